@@ -11,8 +11,8 @@ two processor cores. It also runs under Slurm or mpirun, or as one process with 
 chooses the namespace, `jax_cxl` or `jax.lax`. Model and training step are the same for both.
 `train_jit.py` trains the same model with `jax.jit` alone, and calls no collective.
 
-With several devices in each process, `--shard=host`, `all` or `levels` chooses how the parameters
-are divided among them (sharded/levels.py):
+With several CPU devices in each process, `--shard=host`, `all` or `levels` chooses how the
+parameters are divided among them (sharded/levels.py):
 
     python -m jax_cxl.launch -n 2 --devices-per-process 4 examples/train_transformer.py --shard=host
 

@@ -7,7 +7,7 @@
 
 `--ways` chooses the ways to run a collective. `flat` is one call, `levels` works in levels, and
 `table` is whichever of these two the tuning table chooses. `lax` is the collective of `jax.lax`
-over the same axes, by Gloo or NCCL. `copies` is a bound for collectives whose operand and result
+over the same axes, by Gloo. `copies` is a bound for collectives whose operand and result
 have the same size: the devices of a process read and write as many bytes as in the collective, but
 by plain copies between their buffers.
 
@@ -59,21 +59,12 @@ def main() -> None:
         default="flat,levels,table,copies",
         help=f"flat, and others of {', '.join(_WAYS)} (default: %(default)s)",
     )
-    parser.add_argument(
-        "--separate_hosts",
-        action="store_true",
-        help="make NCCL believe that each process has a host of its own: NVLink inside a process,"
-        " the network between processes",
-    )
     parser.add_argument("--seconds", type=float, default=3, help="for each row")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     chosen = options.ways.split(",")
     load = os.getloadavg()[0]
     jax_cxl.initialize()
-    if options.separate_hosts:
-        # NCCL reads this variable when it makes the first communicator.
-        os.environ["NCCL_HOSTID"] = f"host-{jax.process_index()}"
 
     def ways(*arguments: Any) -> dict[str, Callable]:
         found = _ways(*arguments)

@@ -1,4 +1,4 @@
-"""Divides the parameters among the devices of a host, or among all, in one call or in levels.
+"""Divides the parameters among the CPU devices of a host, or among all, in one call or in levels.
 
 --shard=host     Each host has all parameters, and each of its devices has a part. The gather stays
                  inside the host. The gradients of the hosts are added through the pool.

@@ -94,7 +94,6 @@ def attributes(
     root: int = 0,
     sources: tuple[int, ...] = (),
     reverse: bool = False,
-    alone: bool = False,
     rows: tuple[int, ...] = (),
     grid: np.ndarray | None = None,
     generation: int,
@@ -111,7 +110,6 @@ def attributes(
       count: elements of one rank's block.
       sources: for permutations, the rank in the group from which each rank receives, or -1 if it
         receives nothing.
-      alone: for a start, whether the program computes nothing while the collective runs.
       rows: for `take_rows` and the ragged all-to-all, the numbers of rows of each rank's operand
         and of the output. For the ragged all-to-all, also the numbers of slices for each rank and
         of elements of the batch.
@@ -129,7 +127,6 @@ def attributes(
         "groups": np.ascontiguousarray(ranks.reshape(-1), np.int32),
         "sources": np.asarray(sources, np.int32),
         "reverse": np.int32(reverse),
-        "alone": np.int32(alone),
         "rows": np.asarray(rows, np.int64),
         "processes": np.int32(0 if grid is None else len(grid)),
         "places": np.asarray(() if grid is None else grid, np.int32).reshape(-1),

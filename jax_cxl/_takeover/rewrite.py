@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
-from jax_cxl._lowering.levels import split, table
+from jax_cxl._lowering.levels import choice
 from jax_cxl._lowering.primitives import carriers
 from jax_cxl._takeover import config
 from jax_cxl._takeover.build import Builder, Value
@@ -78,14 +78,13 @@ class _Context:
     def _grid(self, num_bytes: int) -> np.ndarray | None:
         """Returns how the ranks are spread over processes, None if the call runs without levels."""
         world, op = self.world, self.collective.op
-        if op not in table.OPS or world.levels is False:
+        if op not in choice.OPS or world.levels is False:
             return None
         process_of = {rank: world.process_of[device] for device, rank in world.rank_of.items()}
-        found = split.of(self.ranks, process_of)
-        if found is None or found.processes == 1:
+        grid = choice.grid(self.ranks, process_of)
+        if grid is None or len(grid) == 1:
             return None
-        pays = world.levels or table.pays(op, num_bytes, found, on_gpus=False)
-        return found.at if pays else None
+        return grid if world.levels or choice.pays(op, num_bytes, grid) else None
 
 
 def rewrite(module: Module, found: Found, collective: Collective, world: World) -> bool:

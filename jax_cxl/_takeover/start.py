@@ -97,9 +97,8 @@ def world(wanted: Setting) -> World:
     if jax.default_backend() != "cpu":
         if levels:
             raise NotImplementedError(
-                "jax_cxl.replace_collectives(levels=True) works for CPU devices only, because on"
-                " GPUs XLA has already scheduled a program when its collectives are replaced. Call"
-                " jax_cxl.psum and similar functions with levels=True instead."
+                "jax_cxl.replace_collectives(levels=True) works for CPU devices only. For GPUs"
+                " leave `levels` out."
             )
         levels = False
     running = lifecycle.current()

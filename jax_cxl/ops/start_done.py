@@ -46,10 +46,10 @@ def start(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future
 
     On GPUs the collective runs on a stream of its own. `jax_cxl.Future` shows how to put the start
     before a computation and the wait after it. The program waits for the collective at once under
-    `jax.vmap`, in derivatives, with `levels=True`, for a `ragged_all_to_all`, and for a
-    `moe_dispatch` with `float8_block`. Of `moe_dispatch` and `moe_combine` only the move of the
-    rows runs beside other work; the choices and the weights are gathered before. The rows of a
-    table are fetched by a kernel; the program waits for them at once in mode "error".
+    `jax.vmap`, in derivatives, for a `ragged_all_to_all`, and for a `moe_dispatch` with
+    `float8_block`. Of `moe_dispatch` and `moe_combine` only the move of the rows runs beside other
+    work; the choices and the weights are gathered before. The rows of a table are fetched by a
+    kernel; the program waits for them at once in mode "error".
 
     Args:
       operation: an operation of jax_cxl that moves data, such as `jax_cxl.psum`, or the method

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from lab.gpu import checks, choices, faults, hosts, measurements, programs
+from lab.gpu import checks, choices, faults, measurements, programs
 from lab.gpu.process import Record, Suite
 
 
@@ -37,10 +37,6 @@ ALL = {
     "matrix_memory": Stage(checks.matrix("matrix_flush", **_IN_MEMORY_POOL), 100, default=False),
     "large_flush": Stage(checks.large_flush, 60),
     "matrix_full": Stage(checks.matrix("matrix_full"), 500, default=False),
-    "levels": Stage(hosts.levels(), 400, default=False),
-    "levels_short": Stage(hosts.levels(short=True), 90, default=False),
-    "two_hosts": Stage(hosts.two_hosts, 400, default=False),
-    "levels_limits": Stage(hosts.levels_limits, 400, default=False),
     "soak": Stage(checks.soak(""), 90),
     "soak_flush": Stage(checks.soak(checks.FLUSH), 90),
     "soak_memory": Stage(checks.soak(checks.MEMORY), 90, default=False),

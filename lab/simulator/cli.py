@@ -12,13 +12,9 @@ import sys
 from jax_cxl import _sizes
 from jax_cxl._commands import option_types
 from jax_cxl._commands.measuring import results_file
-from jax_cxl._lowering.contract import Op
-from jax_cxl._lowering.levels import table
-from lab.simulator import constants as c, levels, levels_study, model, nccl, tables
+from lab.simulator import constants as c, model, nccl, tables
 
 _DEFAULT_SIZES = (c.KIB, 64 * c.KIB, c.MIB, 16 * c.MIB, 256 * c.MIB, 4 * c.GIB)
-
-_TUNED_SIZES = tuple(c.KIB << i for i in range(2, 17, 2))  # 4 KiB to 64 MiB
 
 
 def _rate(text: str) -> float:
@@ -44,20 +40,13 @@ def _parser() -> argparse.ArgumentParser:
         "--gpus-per-host",
         type=option_types.whole_number(1),
         default=1,
-        help="GPUs of a host (default: 1)",
+        help="GPUs of a host, which NVLink joins for NCCL (default: 1)",
     )
     parser.add_argument(
         "--links-per-host",
         type=option_types.whole_number(1),
         default=1,
         help="links of a host to the pool, which its GPUs share (default: 1)",
-    )
-    parser.add_argument(
-        "--inside",
-        choices=tuple(c.INSIDE_RATES),
-        default="nvlink",
-        help="what joins the GPUs of a host: nvlink, pcie (peer-to-peer copies), or none (host"
-        " memory)",
     )
     parser.add_argument(
         "--adapters",
@@ -103,20 +92,6 @@ def _parser() -> argparse.ArgumentParser:
         type=option_types.folder,
         help="write the study into DOCS/data/model.json and DOCS/img and exit",
     )
-    parser.add_argument(
-        "--write-tuning",
-        metavar="FILE",
-        type=option_types.output_file,
-        help="write a table for JAX_CXL_TUNING that says from which size on collectives in levels"
-        " are faster on this machine, and exit",
-    )
-    parser.add_argument(
-        "--write-levels",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="write the study of 2 to 128 hosts of eight GPUs, flat and in levels, as a results"
-        " file and exit",
-    )
     return parser
 
 
@@ -127,16 +102,11 @@ def main(argv: list[str]) -> int:
         if importlib.util.find_spec("matplotlib") is None:
             parser.error("--write needs matplotlib: pip install 'jax_cxl[examples]'")
         return _write(arguments.write)
-    if arguments.write_levels is not None:
-        levels_study.write(arguments.write_levels)
-        print(f"wrote {arguments.write_levels}")
-        return 0
     setting = model.Setting(
         hosts=arguments.hosts,
         cards=arguments.cards,
         gpus_per_host=arguments.gpus_per_host,
         links_per_host=arguments.links_per_host,
-        inside=arguments.inside,
         coherence=arguments.coherence,
         slot_bytes=arguments.slot_bytes,
         tier_write=arguments.tier_write * c.GB,
@@ -147,10 +117,6 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"simulate: {error}", file=sys.stderr)
         return 2
-    if arguments.write_tuning is not None:
-        if min(setting.hosts, setting.gpus_per_host) < 2:
-            parser.error("--write-tuning needs several hosts of several GPUs")
-        return _write_tuning(arguments.write_tuning, setting, argv)
     try:
         rows = [
             _row(op, size, setting, arguments.adapters)
@@ -170,22 +136,8 @@ def main(argv: list[str]) -> int:
         f"{setting.geometry.num_slots} slots of "
         f"{tables.bytes_text(setting.geometry.slot_bytes)} a rank"
     )
-    header = ("op", "size", "jax_cxl", "levels", "bound", "InfiniBand", "busiest", "busy")
+    header = ("op", "size", "jax_cxl", "bound", "InfiniBand", "busiest", "busy")
     print(tables.plain(header, [_cells(row) for row in rows]))
-    return 0
-
-
-def _write_tuning(path: pathlib.Path, setting: model.Setting, argv: list[str]) -> int:
-    tuning: dict[str, int] = {}
-    for op in levels.OPS:
-        flat, in_levels = (
-            {size: call(op, size, setting) for size in _TUNED_SIZES}
-            for call in (levels.flat_seconds, levels.seconds)
-        )
-        tuning |= table.limits(Op[op.upper()], flat, in_levels, margin=0.03, on_gpus=True)
-    command = results_file.command_line("python -m lab.simulator", argv)
-    results_file.write(path, {"modeled": True, "command": command, "tuning": tuning})
-    print(f"wrote {path}")
     return 0
 
 
@@ -198,11 +150,9 @@ def _row(op: str, size: int, setting: model.Setting, adapters: int) -> dict[str,
         "hosts": setting.hosts,
         "gpus_per_host": setting.gpus_per_host,
         "links_per_host": setting.links_per_host,
-        "inside": setting.inside,
         "cards": setting.cards,
         "slot_bytes": setting.geometry.slot_bytes,
         "seconds": ours.seconds,
-        "levels_seconds": None,
         "bound_seconds": model.bound_seconds(op, size, setting),
         "busiest": ours.busiest,
         "busy": ours.busy,
@@ -212,8 +162,6 @@ def _row(op: str, size: int, setting: model.Setting, adapters: int) -> dict[str,
         row["infiniband_seconds"] = nccl.seconds(
             op, size, setting.hosts, gpus_per_host=setting.gpus_per_host, adapters=adapters
         )
-    if op in levels.OPS and setting.hosts > 1 and setting.gpus_per_host > 1:
-        row["levels_seconds"] = levels.seconds(op, size, setting)
     return row
 
 
@@ -226,7 +174,6 @@ def _cells(row: dict[str, object]) -> list[str]:
         str(row["op"]),
         tables.bytes_text(int(str(row["bytes"]))),
         time("seconds"),
-        time("levels_seconds"),
         time("bound_seconds"),
         time("infiniband_seconds"),
         str(row["busiest"]) or "-",

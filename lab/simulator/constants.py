@@ -65,9 +65,6 @@ KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD) - KERNEL_POLL
 KERNEL_FENCE = POOL_LOAD
 # design: doorbells lie 128 bytes apart.
 DOORBELL_BYTES = 128
-# design: the fewest bytes of a round in the kernels of the CUDA engine, in a pool of several
-# devices (cc/gpu/cuda/channel/device_connection.h). The modeled calls use shorter rounds.
-ENGINE_ROUND = MIB
 # Two things are not constants here, because the model takes them from the CUDA engine
 # (cc/plan/gpu_geometry.h): the sizes of rings, and which calls carry flags in the lines of their
 # data.
@@ -105,30 +102,16 @@ NCCL_RING_HOP = (2.7 * US, 4.0 * US, 14.0 * US)
 NCCL_TREE_HOP = (5.0 * US, 8.5 * US, 14.0 * US)
 NCCL_PAYLOAD = (0.5, 0.92, 1.0)
 NCCL_TREE_BANDWIDTH = 0.92
-# NCCL: latency of a hop inside a host, for each protocol. The PCIe latency is the same for
-# peer-to-peer copies and for copies through the host's memory.
+# NCCL: latency of a hop over NVLink, for each protocol.
 NCCL_NVLINK_HOP = (0.6 * US, 1.9 * US, 3.4 * US)
 NCCL_NVLINK_TREE_HOP = (0.6 * US, 1.25 * US, 4.0 * US)
-NCCL_PCIE_HOP = (1.0 * US, 2.5 * US, 5.7 * US)
 # An assumption, neither measured nor from a source: the fraction of INFINIBAND that NCCL reaches on
 # a well-tuned network. The tables of hosts with several GPUs use it, because it favors NCCL.
 NCCL_TUNED_EFFICIENCY = 0.9
 
-# --- Inside a host of several GPUs: JAX's own collectives, which are NCCL's ----------------------
-
-# Bus bandwidth of a GPU, by kind of link and operation.
-INSIDE_RATES = {
-    # here: NCCL over NVLink, 256 MiB, two H200s. We use it for eight GPUs too, without a
-    # measurement.
-    "nvlink": {"all_gather": 250 * GB, "all_to_all": 273 * GB},
-    # Peer-to-peer copies over PCIe were not measured. here: two GPUs that copy to and from the
-    # host's memory at the same time, over PCIe Gen5 x16, reach 84 GB/s in both directions together.
-    # We use half of that for each direction.
-    "pcie": {"all_gather": 42 * GB, "all_to_all": 42 * GB},
-    # here: NCCL through the host's memory (NCCL_P2P_DISABLE=1), 256 MiB, four H200s. We use it for
-    # eight GPUs too, without a measurement.
-    "none": {"all_gather": 27 * GB, "all_to_all": 31 * GB},
-}
+# Bus bandwidth of a GPU inside a host. here: all_gather of 256 MiB by NCCL over NVLink, two H200s.
+# We use it for eight GPUs and other operations too, without a measurement.
+NVLINK = 250 * GB
 
 # --- Prices --------------------------------------------------------------------------------------
 

@@ -22,13 +22,10 @@ class Setting:
       cards: number of pool devices.
       gpus_per_host: GPUs of each host. Each GPU is a rank.
       links_per_host: links of each host to the pool. The GPUs of a host share them evenly.
-      inside: what joins the GPUs of a host: `nvlink`, `pcie` (peer-to-peer copies) or `none` (the
-        host's memory).
       coherence: `uncached` or `flush`. With `uncached`, the GPU rings doorbells itself, so this
         stands for `coherent` too. With `flush`, the GPU's host passes doorbells on, and writes back
         and drops lines of its caches.
       slot_bytes: bytes of a slot of a rank's ring; 0: 2 MiB.
-      round_bytes: the fewest bytes of a round; 0: the planners choose.
       even: replace the cards with one card that is as fast as all cards together, so that no card
         is busier than another.
       apart: let cards serve reads and writes at the same time, both at full rate.
@@ -41,10 +38,8 @@ class Setting:
     cards: int = c.CARDS
     gpus_per_host: int = 1
     links_per_host: int = 1
-    inside: str = "nvlink"
     coherence: str = "uncached"
     slot_bytes: int = 0
-    round_bytes: int = 0
     even: bool = False
     apart: bool = False
     tier_write: float = 0.0
@@ -56,15 +51,9 @@ class Setting:
 
     @property
     def geometry(self) -> _simulator.Geometry:
-        return self.geometry_of(self.ranks)
-
-    def geometry_of(self, members: int) -> _simulator.Geometry:
-        """Returns the sizes of the rings in a group of this many ranks."""
+        """The sizes of the rings."""
         slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
-        geometry = _simulator.gpu_geometry(self.cards, members, **slot)
-        if self.round_bytes:
-            geometry.min_chunk_bytes = self.round_bytes
-        return geometry
+        return _simulator.gpu_geometry(self.cards, self.ranks, **slot)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,27 +126,21 @@ def _our_costs(setting: Setting) -> _simulator.SimCosts:
     return costs
 
 
-def ours(
-    op: str, total_bytes: int, setting: Setting, *, exact: bool = False, groups: int = 1
-) -> Result:
+def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) -> Result:
     """Returns the modeled time of a call of jax_cxl.
 
     Args:
       exact: model every copy of every round, however long that takes.
-      groups: how many groups make the call at the same time. Each group has the same number of GPUs
-        of each host.
     """
-    members = setting.ranks // groups
     report = _simulator.simulate_plans(
         op,
-        element_count(op, total_bytes, members),
+        element_count(op, total_bytes, setting.ranks),
         1,
         machine(setting),
         _our_costs(setting),
-        geometry=setting.geometry_of(members),
+        geometry=setting.geometry,
         flags=setting.coherence != "flush",
-        sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // members**2),
-        groups=groups,
+        sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // setting.ranks**2),
     )
     return Result(report.seconds, report.busiest, report.busy)
 

@@ -29,7 +29,7 @@ def seconds(
     outside = _bytes_outside(op, total_bytes, hosts, gpus_per_host, adapters) / rate
     inside = 0.0
     if gpus_per_host > 1:
-        inside = _bytes(op, total_bytes, ranks) / c.INSIDE_RATES["nvlink"]["all_gather"]
+        inside = _bytes(op, total_bytes, ranks) / c.NVLINK
     hops = _ring_hops(op, hosts) if hosts > 1 else 0
     hops_inside = _ring_hops(op, ranks) - hops if gpus_per_host > 1 else 0
     times = [
@@ -57,25 +57,6 @@ def seconds(
             )
         ]
     return min(times)
-
-
-def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
-    """Returns the modeled time of one call between the GPUs of a host.
-
-    Args:
-      op: `all_gather` or `all_to_all`.
-      total_bytes: as nccl-tests counts them.
-      gpus: number of GPUs of the host.
-      links: a key of `constants.INSIDE_RATES`.
-    """
-    if gpus == 1:
-        return 0.0
-    hop = c.NCCL_NVLINK_HOP if links == "nvlink" else c.NCCL_PCIE_HOP
-    moving = _bytes(op, total_bytes, gpus) / c.INSIDE_RATES[links][op]
-    return min(
-        base + _ring_hops(op, gpus) * inner + moving / payload
-        for base, inner, payload in zip(c.NCCL_BASE, hop, c.NCCL_PAYLOAD, strict=True)
-    )
 
 
 def _ring_hops(op: str, n: int) -> int:

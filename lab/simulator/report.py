@@ -1,18 +1,14 @@
 """The tables of the study in docs/performance.md."""
 
-import dataclasses
 import statistics
 from collections.abc import Callable
 
-from lab.simulator import constants as c, levels, levels_study, model, nccl, study
+from lab.simulator import constants as c, model, nccl, study
 from lab.simulator.tables import Row, bytes_text, time_text
 
 Table = list[Row]
 
 _HOSTS = (3, 6, 12)
-_LEVELS_HOSTS = (2, 8, 32)
-_WITH_NVLINK = [kind for kind in levels_study.KINDS if kind.inside == "nvlink"]
-_INSIDE = {"nvlink": "NVLink", "pcie": "PCIe, peer to peer", "none": "the host's memory"}
 _TABLE_SIZES = (
     c.KIB,
     16 * c.KIB,
@@ -32,10 +28,7 @@ def tables() -> dict[str, list[list[str]]]:
         "causes": _causes,
         "scaling_bytes": _scaling_bytes,
         "scaling_time": _scaling_time,
-        "levels_times": levels_times,
-        "chunk_sizes": _chunk_sizes,
-        "levels_bytes": _levels_bytes,
-        "levels_pay": levels_pay,
+        "eight_gpus": eight_gpus,
         "flush": _flush,
         "cost": _cost,
     }
@@ -161,112 +154,33 @@ def _cost() -> Table:
     return [header, *rows]
 
 
-def levels_times(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
-    """Returns times of hosts of eight GPUs, flat and in levels."""
+def eight_gpus(numbers: tuple[int, ...] = (2, 8, 32)) -> Table:
+    """Returns times of hosts of eight GPUs, each of which is a rank of the pool."""
+    size = 64 * c.MIB
     rows = []
-    for op in levels.OPS:
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         for hosts in numbers:
-            cells = []
-            for kind in _WITH_NVLINK:
-                setting = kind.setting(hosts)
-                for call in (levels.flat_seconds, levels.seconds):
-                    cells.append(time_text(call(op, levels_study.SIZE_OF_BYTES, setting)))
-            for adapters in levels_study.ADAPTERS:
-                cells.append(
-                    time_text(
-                        levels_study.nccl_seconds(op, levels_study.SIZE_OF_BYTES, hosts, adapters)
-                    )
+            times = []
+            for links, cards in ((1, 2), (8, 8)):
+                # `even` models one card that is as fast as all cards together, so the study takes
+                # less time. The modeled times stay the same, because plans load all cards equally.
+                setting = model.Setting(
+                    hosts=hosts,
+                    cards=cards * hosts,
+                    gpus_per_host=8,
+                    links_per_host=links,
+                    even=True,
                 )
-            rows.append((op if hosts == numbers[0] else "", hosts, *cells))
+                times.append(study.ours(op, size, setting))
+            times += (
+                nccl.seconds(
+                    op, size, hosts, c.NCCL_TUNED_EFFICIENCY, gpus_per_host=8, adapters=adapters
+                )
+                for adapters in (1, 8)
+            )
+            rows.append((op if hosts == numbers[0] else "", hosts, *map(time_text, times)))
     header = (
-        f"{bytes_text(levels_study.SIZE_OF_BYTES)}, NVLink inside",
-        "hosts",
-        "1 link: flat",
-        "levels",
-        "8 links: flat",
-        "levels",
-        "NCCL, 1 adapter",
-        "NCCL, 8 adapters",
+        f"{bytes_text(size)}, hosts of eight GPUs",
+        *("hosts", "1 link", "8 links", "NCCL, 1 adapter", "NCCL, 8 adapters"),
     )
     return [header, *rows]
-
-
-def _chunk_sizes() -> Table:
-    few, many = levels_study.KINDS[0], levels_study.KINDS[len(c.INSIDE_RATES)]
-    rows = []
-    for op in levels.OPS:
-        for kind, hosts in ((few, 2), (many, 2), (many, 8)):
-            modeled = kind.setting(hosts)
-            engine = dataclasses.replace(modeled, round_bytes=c.ENGINE_ROUND)
-            cells = [
-                ", ".join(
-                    f"{levels_study.over_one_piece(op, setting, size):.2f}"
-                    for setting in (modeled, engine)
-                )
-                for size in levels_study.CHUNK_SIZES
-            ]
-            rows.append((op if (kind, hosts) == (few, 2) else "", hosts, kind.links, *cells))
-    header = (
-        "time over that without chunks",
-        "hosts",
-        "links",
-        *(bytes_text(size) for size in levels_study.CHUNK_SIZES),
-    )
-    return [header, *rows]
-
-
-def _levels_bytes(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
-    rows = []
-    for op in levels.OPS:
-        for hosts in numbers:
-            cells = []
-            for kind in _WITH_NVLINK:
-                found = levels_study.moved_bytes(op, kind.setting(hosts))
-                for what in ("link", "card"):
-                    cells.append(", ".join(_messages(getattr(found[way], what)) for way in found))
-            rows.append((op if hosts == numbers[0] else "", hosts, *cells))
-    header = (
-        "flat, levels, least",
-        "hosts",
-        "1 link: a link",
-        "a card",
-        "8 links: a link",
-        "a card",
-    )
-    return [header, *rows]
-
-
-def _messages(bytes_: tuple[float, float]) -> str:
-    return f"{sum(bytes_) / levels_study.SIZE_OF_BYTES:.3g}"
-
-
-def levels_pay(numbers: tuple[int, ...] = _LEVELS_HOSTS) -> Table:
-    """Returns the sizes at which levels are faster."""
-    rows = []
-    for op in levels.OPS:
-        for kind in levels_study.KINDS:
-            cells = [
-                _runs(
-                    levels.paying(op, kind.setting(n), levels_study.sizes(n)), levels_study.sizes(n)
-                )
-                for n in numbers
-            ]
-            name = f"{kind.links} link{'s' if kind.links > 1 else ''}, {_INSIDE[kind.inside]}"
-            rows.append((op if kind == levels_study.KINDS[0] else "", name, *cells))
-    header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in numbers))
-    return [header, *rows]
-
-
-def _runs(runs: list[tuple[int, int]], sizes: tuple[int, ...]) -> str:
-    first, last = sizes[0], sizes[-1]
-    texts = []
-    for low, high in runs:
-        if (low, high) == (first, last):
-            texts.append("all")
-        elif high == last:
-            texts.append(f"from {bytes_text(low)}")
-        elif low == high:
-            texts.append(bytes_text(low))
-        else:
-            texts.append(f"{bytes_text(low)} to {bytes_text(high)}")
-    return ", ".join(texts) or "none"

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import jax
 import job
-import pytest
 from absl.testing import absltest, parameterized
 
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*?)\)(?:, (.*))?$")
@@ -25,8 +24,6 @@ INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*?)\)(?:,
 # The collectives of `train`: six gathers forward, six more for the gradients, six sums of
 # gradients, and one sum of the loss.
 TRAINED = 19
-# The number of chunks of a collective in levels.
-CHUNKS = 4
 
 
 class Instruction(NamedTuple):
@@ -84,9 +81,8 @@ class CompiledForGpusTest(parameterized.TestCase):
         )
         if done.returncode != 0:
             raise AssertionError(done.stderr)
-        found = json.loads(done.stdout)
-        cls.modules = {name: computations(text) for name, text in found["programs"].items()}
-        cls.temporary = found["temporary"]
+        programs = json.loads(done.stdout)
+        cls.modules = {name: computations(text) for name, text in programs.items()}
 
     def calls(self, program):
         """Yields each computation that calls jax_cxl, with the names of its calls.
@@ -111,12 +107,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("layers_of_experts", 2 * (2 + 8)),
         ("trained", TRAINED),
         ("trained_early", TRAINED),
-        ("levels_psum", CHUNKS),
-        ("levels_psum_scatter", CHUNKS),
-        ("levels_all_gather", CHUNKS),
-        ("levels_all_to_all", CHUNKS),
-        ("levels_broadcast", CHUNKS),
-        ("levels_by_hand", 1),
+        ("two_axes", 1),
         ("rows_of_a_table", 1),
     )
     def test_done_gets_what_start_made(self, program, expected):
@@ -148,7 +139,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("loop", 0),
         ("stack_of_layers", 1),
         ("layers_of_experts", 1),
-        ("levels_by_hand", 0),
+        ("two_axes", 0),
         ("rows_of_a_table", 0),
     )
     def test_work_stands_between(self, program, without_products):
@@ -167,59 +158,6 @@ class CompiledForGpusTest(parameterized.TestCase):
                 ):
                     bare.append(f"{start} ... {done}")
         self.assertLen(bare, without_products)
-
-    # `expected` has a number for each chunk: how many collectives inside the processes run while
-    # this chunk moves through the pool. They belong to other chunks. Later chunks run the
-    # collectives that come before their way through the pool, and earlier chunks run those that
-    # come after it. Some operations have only one of the two kinds.
-    @parameterized.parameters(
-        ("psum", [3, 3, 3, 3]),
-        ("psum_scatter", [3, 2, 1, 0]),
-        ("all_gather", [0, 1, 2, 3]),
-        ("all_to_all", [3, 2, 1, 0]),
-        ("broadcast", [3, 3, 3, 3]),
-    )
-    def test_chunks_of_levels_move_beside_steps_inside_a_process(self, operation, expected):
-        ((computation, names),) = self.calls(f"levels_{operation}")
-        order = list(computation)
-        beside = []
-        for done in names["done"]:
-            start, _ = memory(computation, computation[done].operands[1])
-            between = order[order.index(start) : order.index(done)]
-            opcodes = [computation[name].opcode.removesuffix("-start") for name in between]
-            beside.append(opcodes.count("all-to-all") + opcodes.count("all-gather"))
-        self.assertEqual(beside, expected)
-
-    @pytest.mark.long
-    def test_a_start_in_levels_waits_at_once(self):
-        ((_, names),) = self.calls("levels_started")
-        self.assertEqual({target: len(calls) for target, calls in names.items()}, {"collective": 1})
-
-    # `most` limits the temporary memory, as a multiple of the size of the operand or of the result,
-    # whichever is larger. docs/levels.md lists what this memory holds.
-    @parameterized.parameters(
-        ("psum", 1.5),
-        ("psum_scatter", 1.5),
-        ("all_gather", 1.5),
-        ("all_to_all", 2),
-        ("broadcast", 1.5),
-    )
-    def test_chunks_of_levels_share_memory(self, operation, most):
-        self.assertLessEqual(self.temporary[f"levels_{operation}"], most)
-
-    def test_chunks_of_a_gather_are_put_in_order_while_xla_joins_them(self):
-        ((computation, _),) = self.calls("levels_all_gather")
-        read = collections.Counter(
-            memory(computation, name)[0]
-            for instruction in computation.values()
-            if instruction.opcode in ("copy", "fusion", "transpose")
-            for name in instruction.operands
-        )
-        opcodes = {name: instruction.opcode for name, instruction in computation.items()}
-        # Some versions of XLA gather in two instructions here, others in one.
-        done = "all-gather-done" if "all-gather-done" in opcodes.values() else "all-gather"
-        gathered = [name for name, opcode in opcodes.items() if opcode == done]
-        self.assertEqual([read[name] for name in gathered], [1] * CHUNKS)
 
     def need_hook(self):
         """Skips the test if the takeover does not work without a GPU in this version of JAX."""

@@ -1,6 +1,5 @@
 """`python -m jax_cxl tune`, and the tables that it writes."""
 
-import functools
 import json
 import pathlib
 import tempfile
@@ -14,8 +13,7 @@ from absl.testing import absltest, parameterized
 from jax_cxl import _core
 from jax_cxl._commands.bench import tune
 from jax_cxl._job import tuning_table
-from jax_cxl._lowering.contract import Op
-from jax_cxl._lowering.levels import table as levels_table
+from jax_cxl._lowering.levels import choice
 
 
 class TuningTest(parameterized.TestCase):
@@ -120,21 +118,13 @@ class TuneTest(parameterized.TestCase):
                     tuning_table.make(candidate)
 
     def test_levels_pay_from_the_size_on_from_which_they_are_always_faster(self):
-        flat = {1: 9.0, 2: 5.0, 4: 9.0, 8: 9.0}
-        levels = {1: 5.0, 2: 5.0, 4: 5.0, 8: 5.0}
-        find = functools.partial(levels_table.limits, Op.ALL_REDUCE, margin=0.03)
-        never = levels_table.NEVER
-        for on_gpus, field in (
-            (False, "levels_all_reduce_bytes"),
-            (True, "gpu_levels_all_reduce_bytes"),
-        ):
-            self.assertEqual(find(flat, levels, on_gpus=on_gpus), {field: 4})
-            self.assertEqual(find(flat, flat, on_gpus=on_gpus), {field: never})
+        slower, equal = (9.0, 5.0), (5.0, 5.0)  # one call than levels
+        self.assertEqual(tune._limit({1: slower, 2: equal, 4: slower, 8: slower}), 4)
+        self.assertEqual(tune._limit({1: slower, 2: slower}), 1)
+        self.assertEqual(tune._limit({1: slower, 2: equal}), tune._NEVER)
 
     def test_each_collective_in_levels_has_fields(self):
-        fields = {
-            levels_table.field(op, on_gpus) for op in levels_table.OPS for on_gpus in (False, True)
-        }
+        fields = set(map(choice.field, choice.OPS))
         self.assertEqual(fields, {name for name in _core.TUNING_FIELDS if "levels" in name})
 
     @pytest.mark.long
@@ -142,7 +132,7 @@ class TuneTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "t.json")
             arguments = ("--turns=1", "--devices-per-process=2", "--only=levels")
-            with mock.patch.dict(tune._LEVELS_SIZES, cpu="4KiB"):
+            with mock.patch.object(tune, "_LEVELS_SIZES", "4KiB"):
                 self.assertEqual(tune.main([path, *arguments]), 0)
             found = json.loads(pathlib.Path(path).read_text())
             tuned = tuning_table.table(tuning_table.load(path))
@@ -150,8 +140,8 @@ class TuneTest(parameterized.TestCase):
         self.assertEqual(rows.keys(), tune._OPERATIONS.keys())
         for name, op in tune._OPERATIONS.items():
             faster = rows[name]["flat"]["us"] >= 1.03 * rows[name]["levels"]["us"]
-            expected = 4096 if faster else levels_table.NEVER
-            self.assertEqual(tuned[levels_table.field(op, on_gpus=False)], expected)
+            expected = 4096 if faster else tune._NEVER
+            self.assertEqual(tuned[choice.field(op)], expected)
 
     def test_measures_under_the_candidate(self):
         question = tune._Question("slots", [], "psum", "1KiB")

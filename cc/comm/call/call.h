@@ -64,9 +64,6 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // For a call with start and done: whether the program computes nothing
-  // between the two.
-  bool alone = false;
   // For operations that move rows: their operands and, for the CPU engine, the
   // rows that this rank takes.
   RowOperands row_operands;

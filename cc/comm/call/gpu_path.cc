@@ -78,18 +78,16 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
 // - If the job has more GPUs than the call has members, other groups
 //   communicate at the same time. Copy engines of several groups slow each
 //   other down, and kernels do not (docs/laboratory.md). Then even a long call
-//   uses the copy engines only if it runs beside computation.
+//   uses the copy engines only if it runs aside.
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
   const auto is_long = [&](double from) {
     return static_cast<double>(call.bytes) >=
            from * static_cast<double>(options.copy_engine_bytes);
   };
   const std::optional<CopyRule> rule = RuleOf(call.op, call.relayed);
-  const bool beside_computation = call.aside && !call.alone;
   if (!rule || call.bytes == 0) return {};
   if (call.striped && !call.aside) return {};
-  if (call.members < call.world_size && !beside_computation &&
-      is_long(kQuarter))
+  if (call.members < call.world_size && !call.aside && is_long(kQuarter))
     return {};
 
   const bool two = call.members == 2;

@@ -42,7 +42,6 @@ struct GpuCallFacts {
   // starts, and ends later with `done`. Work that XLA enqueues after such a
   // call must not delay the next call.
   bool aside = false;
-  bool alone = false;    // Call::alone
   bool striped = false;  // the pool has several devices
   bool relayed = false;  // the pool is without coherence (cc/gpu/relay)
   // Consecutive calls of the copy engines form a series. This is the number of

@@ -108,15 +108,11 @@ TEST(GpuPathTest, ShortCallsJoinASeriesOfCopies) {
 
 // The job has four GPUs. So the group of two GPUs is not the only group, and
 // others may communicate at the same time.
-TEST(GpuPathTest, OneOfSeveralGroupsUsesCopyEnginesBesideComputation) {
+TEST(GpuPathTest, OneOfSeveralGroupsUsesCopyEnginesAside) {
   GpuCallFacts call = TwoGpus(Op::kAllReduce, 64 * kMiB);
   call.world_size = 4;
   EXPECT_EQ(PathOf(call), kKernels);
   call.aside = true;
-  EXPECT_EQ(PathOf(call), GpuPath{2});
-  call.alone = true;
-  EXPECT_EQ(PathOf(call), kKernels);
-  call.bytes = 16 * kMiB - 1;
   EXPECT_EQ(PathOf(call), GpuPath{2});
 }
 

@@ -53,15 +53,6 @@ struct Tuning {
   uint64_t levels_all_gather_bytes = kNever;
   uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
-  // The corresponding sizes for groups of GPUs
-  // (jax_cxl/_lowering/levels/compose.py). From these sizes on, collectives
-  // were faster in levels between two processes with two H100s each, in pools
-  // with and without hardware coherence (docs/levels.md).
-  uint64_t gpu_levels_all_reduce_bytes = uint64_t{8} << 20;
-  uint64_t gpu_levels_reduce_scatter_bytes = uint64_t{8} << 20;
-  uint64_t gpu_levels_all_gather_bytes = uint64_t{8} << 20;
-  uint64_t gpu_levels_all_to_all_bytes = uint64_t{64} << 20;
-  uint64_t gpu_levels_broadcast_bytes = uint64_t{16} << 20;
   // The next two fields are for GPUs in pools without hardware coherence
   // (cc/gpu/relay). `flush_threads` is the number of threads of each GPU that
   // pass doorbells on, and that write back and drop cache lines. If it is 0,
@@ -108,11 +99,6 @@ inline constexpr std::array kTuningFields = {
     FIELD(levels_all_gather_bytes),
     FIELD(levels_all_to_all_bytes),
     FIELD(levels_broadcast_bytes),
-    FIELD(gpu_levels_all_reduce_bytes),
-    FIELD(gpu_levels_reduce_scatter_bytes),
-    FIELD(gpu_levels_all_gather_bytes),
-    FIELD(gpu_levels_all_to_all_bytes),
-    FIELD(gpu_levels_broadcast_bytes),
     FIELD(flush_threads, 0, 16),
     FIELD(flush_piece_bytes, 4096, kMaxSlotBytes, plan::kSlotAlignment),
     FIELD(nccl_blocks, 0, plan::kGpuBlocks),

@@ -58,8 +58,8 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   // slot of each next round is on the next device. If there are enough devices,
   // members in the same round write to different devices. Groups with different
   // first members also start on different devices, because such groups may run
-  // at the same time: in levels, there is one such group for each GPU of a
-  // host.
+  // at the same time: in levels, there is one such group for each device of a
+  // process.
   const int home =
       (group.members.front() + group.self * extents / size) % extents;
 

@@ -130,7 +130,6 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   comm::Call& call = made->prototype_;
   call.dtype = static_cast<DType>(a.dtype);
   call.reduce_op = static_cast<ReduceOp>(a.reduce_op);
-  call.alone = a.alone != 0;
   call.name = std::string(a.name);
   plan::Request& request = call.request;
   request.op = op;

@@ -89,7 +89,6 @@ Attributes Psum(const std::string& program) {
           {"groups", std::vector<int32_t>{0, 3, 2, 1}},
           {"sources", std::vector<int32_t>{}},
           {"reverse", int32_t{0}},
-          {"alone", int32_t{0}},
           {"rows", std::vector<int64_t>{}},
           {"places", std::vector<int32_t>{}},
           {"processes", int32_t{0}},
@@ -135,7 +134,6 @@ TEST(CallSiteTest, ReadsTheAttributes) {
   EXPECT_EQ(call.request.count, 5u);
   EXPECT_EQ(call.request.element_bytes, 4u);
   EXPECT_FALSE(call.request.reverse);
-  EXPECT_FALSE(call.alone);
   EXPECT_EQ(call.dtype, DType::kFloat32);
   EXPECT_EQ(call.reduce_op, ReduceOp::kMax);
   EXPECT_EQ(call.name, "pmax");
@@ -152,8 +150,6 @@ TEST(CallSiteTest, ReadsWhatOnlySomeOperationsHave) {
   attributes["reverse"] = int32_t{1};
   EXPECT_TRUE(Make(attributes)->prototype().request.sources.empty());
   EXPECT_TRUE(Make(attributes)->prototype().request.reverse);
-  attributes["alone"] = int32_t{1};
-  EXPECT_TRUE(Make(attributes)->prototype().alone);
   attributes["op"] = static_cast<int32_t>(plan::Op::kRaggedAllToAll);
   attributes["rows"] = std::vector<int64_t>{10, 20, 6, 2};
   const plan::Rows rows = Make(attributes)->prototype().request.rows;

@@ -46,7 +46,6 @@ using Int64s = xla::ffi::Span<const int64_t>;
   V(Int32s, groups)                \
   V(Int32s, sources)               \
   V(int32_t, reverse)              \
-  V(int32_t, alone)                \
   V(Int64s, rows)                  \
   V(int32_t, processes)            \
   V(Int32s, places)                \

@@ -11,21 +11,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jax_cxl._commands import option_types
 from jax_cxl._commands.measuring import results_file
 from jax_cxl._job import configuration, tuning_table
 from jax_cxl._lowering.contract import Op
-from jax_cxl._lowering.levels import table as levels_table
+from jax_cxl._lowering.levels import choice
 
 _DESCRIPTION = """\
 Measures collectives between ranks of this machine with different tuning tables, and writes the
 best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run. With
 --platform=cuda it varies what GPUs do in pools with coherence=flush: the threads of the host that
-write back and drop cache lines, and the bytes that each takes at a time. With
---devices-per-process it also finds the sizes from which collectives in levels are faster. For GPUs
-the pool is one with coherence=flush, unless JAX_CXL_POOL names another.
+write back and drop cache lines, and the bytes that each takes at a time; the pool is such a pool,
+unless JAX_CXL_POOL names another. With --devices-per-process it also finds the sizes from which
+collectives between CPU devices are faster in levels.
 
 It varies one value after another. Each candidate runs as a job of its own (python -m jax_cxl
 bench). All candidates run once in each turn, and the best turn of each operation and size counts.
@@ -33,10 +33,7 @@ A candidate replaces the present value if the geometric mean of its times is sma
 3%."""
 
 _MARGIN = 0.03
-_LEVELS_SIZES = {
-    "cpu": "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
-    "cuda": "256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
-}
+_LEVELS_SIZES = "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
 _OPERATIONS = {
     "psum": Op.ALL_REDUCE,
     "psum_scatter": Op.REDUCE_SCATTER,
@@ -44,6 +41,8 @@ _OPERATIONS = {
     "all_to_all": Op.ALL_TO_ALL,
     "broadcast": Op.BROADCAST,
 }
+# This value of a size in the tuning table means that no size is large enough.
+_NEVER = 1 << 62
 _POOL_OF_GPUS = "shm:?size=512MiB&coherence=flush"
 
 
@@ -73,7 +72,7 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             _Question("flush pieces", [{"flush_piece_bytes": n} for n in pieces], ops, sizes),
         ]
     slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
-    past_caches = (mib, 4 * mib, 8 * mib, 32 * mib, levels_table.NEVER)
+    past_caches = (mib, 4 * mib, 8 * mib, 32 * mib, _NEVER)
     inline = (kib, 4 * kib, 8 * kib, 16 * kib)
     all_read = (4 * kib, 16 * kib, 64 * kib, 256 * kib)
     questions = [
@@ -116,15 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
     )
-    what = "devices of each process, for the levels (default: levels are not measured)"
+    what = "CPU devices of each process, for the levels (default: levels are not measured)"
     add_number(parser, "--devices-per-process", 2, what)
     parser.add_argument(
         "--only",
         metavar="NAME",
         help="vary only this value: slots, copies, inline limit, all-reduce algorithm or levels;"
-        " with --platform=cuda, flush threads, flush pieces or levels",
+        " with --platform=cuda, flush threads or flush pieces",
     )
     options = parser.parse_args(arguments)
+    if options.devices_per_process and options.platform == "cuda":
+        parser.error("--devices-per-process is for CPU devices, because GPUs have no levels")
     questions = _questions(options.platform, options.ranks)
     with_levels = options.devices_per_process and options.only in (None, "levels")
     if options.only == "levels" and not with_levels:
@@ -151,14 +152,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = _levels(best, options)
         machine = found["machine"]
         measured += found["results"]
-        limits: dict[str, int] = {}
-        for name, op in _OPERATIONS.items():
-            mine = [row for row in found["results"] if row["operation"] == name]
-            flat, in_levels = (
-                {row["size"]: row[way]["us"] for row in mine} for way in ("flat", "levels")
+        limits = {
+            choice.field(op): _limit(
+                {
+                    row["size"]: (row["flat"]["us"], row["levels"]["us"])
+                    for row in found["results"]
+                    if row["operation"] == name
+                }
             )
-            on_gpus = options.platform == "cuda"
-            limits |= levels_table.limits(op, flat, in_levels, _MARGIN, on_gpus)
+            for name, op in _OPERATIONS.items()
+        }
         best |= limits
         print(f"levels: {_text(limits)}")
     table = {
@@ -211,12 +214,23 @@ def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
         *("jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
         *("--devices-per-process", str(options.devices_per_process)),
         *("-m", "jax_cxl._commands.measuring.levels", ",".join(_OPERATIONS)),
-        *(_LEVELS_SIZES[options.platform], str(options.turns)),
-        JAX_PLATFORMS=options.platform,
-        # A process with several GPUs has to load all kernels before any of them runs
-        # (docs/cuda.md).
-        CUDA_MODULE_LOADING="EAGER",
+        *(_LEVELS_SIZES, str(options.turns)),
+        JAX_PLATFORMS="cpu",
     )
+
+
+def _limit(times: Mapping[int, tuple[float, float]]) -> int:
+    """Returns the bytes from which a collective runs in levels.
+
+    `times` has the times of one call and of levels, by bytes. At the limit and at all larger sizes,
+    one call takes longer by at least `_MARGIN` of the time in levels.
+    """
+    limit = _NEVER
+    for size, (flat, in_levels) in sorted(times.items(), reverse=True):
+        if flat < in_levels * (1 + _MARGIN):
+            break
+        limit = size
+    return limit
 
 
 def _run(

@@ -1,17 +1,23 @@
 """Makes the primitives of collectives with one operand and one result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import batching
+from jax.interpreters import batching, mlir
 
 from jax_cxl import _compat
 from jax_cxl._lowering.contract import Op, ReduceOp
-from jax_cxl._lowering.levels import choose
-from jax_cxl._lowering.primitives import dtypes, lowering, named_axis, vmapped_axis
+from jax_cxl._lowering.levels import choice
+from jax_cxl._lowering.primitives import (
+    dtypes,
+    lowering,
+    named_axis,
+    rank_groups,
+    vmapped_axis,
+)
 
 _REDUCE = {
     ReduceOp.SUM: lax.reduce_sum,
@@ -35,10 +41,10 @@ def make(
     Over an axis of vmap, the primitive does not check the dtype of a reduction, so the public
     function has to check it.
 
-    The primitive has the parameter `axes`, and those of `choose.collective` that the collective
-    needs. It removes the dimension `operand_blocks`, which counts ranks, and then inserts the
-    dimension `result_blocks`, which counts `size` ranks. An `invariant` result is equal on all
-    ranks, so that it does not vary over `axes`.
+    The primitive has the parameter `axes`, and those of `_lower` that the collective needs. It
+    removes the dimension `operand_blocks`, which counts ranks, and then inserts the dimension
+    `result_blocks`, which counts `size` ranks. An `invariant` result is equal on all ranks, so that
+    it does not vary over `axes`.
 
     `over_vmapped(x, d, **params)` is called if `axes` is an axis of vmap. Dimension d of x has the
     values of all ranks. It returns the result and its batch dimension. None takes the function of
@@ -66,7 +72,7 @@ def make(
         return op is Op.ALL_REDUCE and not _compat.tracing.check_vma()
 
     def lower(ctx, x, *, size=None, invariant=False, **params):
-        return choose.collective(ctx, x, name=name, op=op, **{"reduce_op": reduce_op, **params})
+        return _lower(ctx, x, name=name, op=op, **{"reduce_op": reduce_op, **params})
 
     def batch(axis_data, operands, dims, *, axes, **params):
         (x,), (d,) = operands, dims
@@ -92,6 +98,46 @@ def make(
     lowering.register(primitive, lower)
     batching.fancy_primitive_batchers[primitive] = batch
     return primitive
+
+
+def _lower(
+    ctx: mlir.LoweringRuleContext,
+    x: Any,
+    *,
+    name: str,
+    op: Op,
+    axes: named_axis.Axes,
+    groups: named_axis.Groups = None,
+    levels: bool | None = False,
+    **description: Any,
+) -> Sequence:
+    """Lowers a collective over mesh axes, in levels if `levels` is True or if that is faster.
+
+    A collective in levels is one call too (cc/comm/level_calls.h). GPUs have no levels.
+    """
+    on_cpus = ctx.module_context.platforms == ("cpu",)
+    if levels and not on_cpus:
+        raise ValueError(
+            f"jax_cxl.{name}: levels=True works between CPU devices only. Between GPUs leave"
+            " `levels` out. To combine the arrays of a process before they go through the pool, use"
+            " jax.lax over an axis of its GPUs first (docs/levels.md)."
+        )
+    aval_in: Any = ctx.avals_in[0]
+    aval_out: Any = ctx.avals_out[0]
+    ranks = rank_groups.of_groups(ctx, name, axes, groups)
+    grid = None
+    if on_cpus and levels is not False and ranks.shape[1] > 1 and aval_out.size > 0:
+        grid = choice.grid(ranks, rank_groups.processes(ctx))
+        num_bytes = max(aval.size * aval.dtype.itemsize for aval in (aval_in, aval_out))
+        if levels and grid is None:
+            raise ValueError(
+                f"jax_cxl.{name}: levels=True needs groups with the same number of ranks, at least"
+                " two, in each process, and all groups must be spread over the processes in the"
+                f" same way. The groups are {ranks.tolist()}. Change them, or leave `levels` out."
+            )
+        if levels is None and not choice.pays(op, num_bytes, grid):
+            grid = None
+    return lowering.between(ctx, x, name=name, op=op, ranks=ranks, grid=grid, **description)
 
 
 def _batched(primitive, x, d, **params):

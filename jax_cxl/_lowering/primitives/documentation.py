@@ -17,7 +17,7 @@ lists of axis indices, all of the same size and together a partition of the axis
     "root": "index of the root along the axis.",
     "levels": """\
 True combines the data of each process before they go through the pool, False does not.
-    None chooses the faster way for the size (docs/levels.md).""",
+    None chooses the faster way for the size (docs/levels.md). GPUs have no levels.""",
 }
 # Errors of every function that has the parameter.
 _ERRORS = {
@@ -30,8 +30,8 @@ _ERRORS = {
     ],
     "levels": [
         """\
-ValueError: `levels=True` for groups that do not have the same number of ranks, at least two,
-    in each process."""
+ValueError: `levels=True` between GPUs, or for groups that do not have the same number of ranks,
+    at least two, in each process."""
     ],
 }
 _SECTIONS = ("Args", "Returns", "Raises", "Example")

@@ -1,8 +1,7 @@
 """Compiles programs with collectives for two GPUs that need not be there.
 
-Prints one JSON object. `programs`: name of the program -> text of the module that XLA's compiler
-for GPUs made of it. `temporary`: name of a collective in levels -> its memory, see `in_levels`.
-JAX's plugin for CUDA has to be on Python's path.
+Prints one JSON object: name of the program -> text of the module that XLA's compiler for GPUs made
+of it. JAX's plugin for CUDA has to be on Python's path.
 """
 
 import json
@@ -27,8 +26,6 @@ from experts import exchanges, microbatches
 from sharded import fsdp, prefetch
 
 from jax_cxl._job import lifecycle, platforms
-from jax_cxl._lowering.levels import table
-from jax_cxl._lowering.primitives import rank_groups
 from jax_cxl._table.columns import Column
 from jax_cxl._takeover import hook
 from jax_cxl._takeover.world import World
@@ -36,7 +33,6 @@ from lab.fuzz.early import absent_gpus
 
 WIDTH, LAYERS, ROWS = 512, 4, 64
 EXPERT_LAYERS = 2
-CHUNKS = 4
 AXIS = fsdp.AXIS
 # Kinds of collectives that XLA merges, up to a size that an option sets.
 MERGED = "all_gather", "all_reduce", "reduce_scatter"
@@ -137,12 +133,10 @@ def trained(mesh):
             del allowed[0]
 
 
-def in_levels(platform):
-    """Yields collectives in levels, of two processes with two GPUs each.
+def two_axes(platform):
+    """Returns the text of a sum inside the processes, then between them, as in docs/levels.md.
 
-    Yields the name, the text, and the memory besides operand and result. The memory is given in
-    multiples of the operand or the result, whichever is larger. The memory is None for programs
-    with a separate start and done.
+    There are two processes with two GPUs each.
     """
     devices = np.array(absent_gpus.devices(processes=2, gpus=2))
     mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))
@@ -151,56 +145,19 @@ def in_levels(platform):
         platform=platform,
         generation=0,
     )
-    axes = "host", "gpu"
-    rows = jax.P(axes)
-    sharding = jax.NamedSharding(mesh, rows)
+    rows = jax.P(("host", "gpu"))
 
-    def compiled(body, *shapes):
-        arguments = [jax.ShapeDtypeStruct(s, np.float32, sharding=sharding) for s in shapes]
-        program = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
-        with (
-            mock.patch.object(lifecycle, "ensure_started", lambda: runtime),
-            mock.patch.object(rank_groups, "processes", lambda ctx: {r: r // 2 for r in range(4)}),
-        ):
-            return jax.jit(program).lower(*arguments).compile()
-
-    # `multiple` is the size of the operand divided by that of the larger buffer of the step through
-    # the pool. It is 2 for a sum or a broadcast: in their step, each of the two ranks of a process
-    # moves half of the operand. It is 0.5 for an all-gather: in its step, a rank gets the parts of
-    # two processes, twice its operand.
-    for run, multiple, options in (
-        (jax_cxl.psum, 2, {}),
-        (jax_cxl.psum_scatter, 2, {"tiled": True}),
-        (jax_cxl.all_gather, 0.5, {"tiled": True}),
-        (jax_cxl.all_to_all, 1, {"split_axis": 0, "concat_axis": 0, "tiled": True}),
-        (jax_cxl.broadcast, 2, {"root": 3}),
-    ):
-
-        def body(x, run=run, options=options):
-            return jnp.tanh(run(jnp.tanh(x), axes, levels=True, **options))
-
-        elements = int(multiple * CHUNKS * table.CHUNK_BYTES) // 4
-        found = compiled(body, (4 * 64, elements // 64))
-        memory = found.memory_analysis()
-        larger = max(memory.argument_size_in_bytes, memory.output_size_in_bytes)
-        yield f"levels_{run.__name__}", found.as_text(), memory.temp_size_in_bytes / larger
-
-    def started(x, y):
-        future = jax_cxl.start(jax_cxl.psum, jnp.tanh(x), axes, levels=True)
-        y = future.tie(y)
-        y = jnp.tanh(y @ y.T)
-        return future.done(after=y), y
-
-    def by_hand(x, y):
+    def body(x, y):
         part = jax.lax.psum_scatter(x, "gpu", tiled=True)
         future = jax_cxl.start(jax_cxl.psum, part, "host")
         y = future.tie(y)
         y = jnp.tanh(y @ y.T)
         return jax.lax.all_gather(future.done(after=y), "gpu", tiled=True), y
 
-    for body in started, by_hand:
-        text = compiled(body, (4 * WIDTH, WIDTH), (4 * WIDTH, WIDTH)).as_text()
-        yield f"levels_{body.__name__}", text, None
+    x = jax.ShapeDtypeStruct((4 * WIDTH, WIDTH), np.float32, sharding=jax.NamedSharding(mesh, rows))
+    program = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+    with mock.patch.object(lifecycle, "ensure_started", lambda: runtime):
+        return jax.jit(program).lower(x, x).compile().as_text()
 
 
 def rows_of_a_table(mesh):
@@ -282,11 +239,9 @@ def main() -> None:
         x = argument((4, ROWS, WIDTH), AXIS)
         text = jax.jit(program).lower(shards, matrices, x).compile().as_text()
         programs["layers_of_experts"] = text
-        temporary = {}
-        for name, text, multiple in in_levels(platform):
-            programs[name], temporary[name] = text, multiple
+        programs["two_axes"] = two_axes(platform)
     programs["trained"], programs["trained_early"] = trained(mesh)
-    print(json.dumps({"programs": programs, "temporary": temporary}))
+    print(json.dumps(programs))
 
 
 main()

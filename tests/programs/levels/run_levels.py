@@ -2,8 +2,7 @@
 
 Runs under `python -m jax_cxl.launch`. `--mesh=2,4` makes a mesh of that shape, whose first axis
 runs between the processes. All programs also run with `levels=False`, and `levels=True` has to be
-refused if no process holds several ranks of a group. Between GPUs, `--chunk_bytes` makes short
-collectives work in chunks, as long ones do.
+refused if no process holds several ranks of a group.
 """
 
 import dataclasses
@@ -27,14 +26,9 @@ from matrix import reference
 from matrix.levels import Model
 
 import jax_cxl
-from jax_cxl._lowering.levels import table
 
 _MESH = flags.DEFINE_list("mesh", ["2", "4"], "Shape of the mesh.")
 _ALL = flags.DEFINE_bool("all", False, "All cells, instead of every dtype and transformation once.")
-_DTYPES = flags.DEFINE_list("dtypes", None, "Only cells of these dtypes.")
-_CHUNK_BYTES = flags.DEFINE_integer(
-    "chunk_bytes", table.CHUNK_BYTES, "Bytes of a chunk, of collectives between GPUs."
-)
 
 DTYPES = ("float32", "bfloat16", "int32", "float16", "complex64", "int4", "float8_e5m2")
 LENGTH = 16  # of the dimension that ranks divide
@@ -124,8 +118,6 @@ def cells(part: int) -> Iterator[Cell]:
     for (o, name), (d, dtype), (t, how) in itertools.product(
         enumerate(OPERATIONS), enumerate(DTYPES), enumerate(TRANSFORMATIONS)
     ):
-        if _DTYPES.value and dtype not in _DTYPES.value:
-            continue
         exact = jnp.issubdtype(reference.dtype_of(dtype), jnp.inexact)
         if how == "grad" and (not exact or not OPERATIONS[name][1]):
             continue
@@ -222,7 +214,6 @@ def refuses(mesh: Any, axes: tuple[str, ...]) -> None:
 def main(_) -> None:
     # Slots are small, because each subset of the axes has its own groups, and each group its slots.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "16384")
-    table.CHUNK_BYTES = _CHUNK_BYTES.value
     jax_cxl.initialize()
     shape = tuple(map(int, _MESH.value))
     mesh = jax_cxl.make_mesh(shape, ("host", "gpu", "core")[: len(shape)])

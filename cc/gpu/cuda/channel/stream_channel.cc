@@ -108,7 +108,6 @@ GpuCallFacts StreamChannel::FactsOf(const Call& call, bool aside) const {
   facts.members = members_count();
   facts.world_size = pool_->world_size();
   facts.aside = aside;
-  facts.alone = call.alone;
   facts.striped = connection_.stripes().slot_step > 0;
   facts.relayed = relay_ != nullptr;
   if (series_) facts.short_calls = series_->short_calls;

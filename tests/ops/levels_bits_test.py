@@ -1,12 +1,12 @@
-"""The composition with which GPUs run collectives in levels, here between CPU devices.
+"""Collectives in levels, and which collectives run in them.
 
-Between CPU devices a collective in levels is one call. The tests lower it as between GPUs, to XLA's
-collectives inside the processes and jax_cxl's collectives between them. The eight devices of this
-one process stand for the devices of two or four processes. Results have to equal those of the NumPy
-model in every bit.
+The eight devices of this one process stand for the devices of two or four processes. Results have
+to equal those of the NumPy model in every bit.
 """
 
 import functools
+import types
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -21,17 +21,13 @@ from matrix import reference
 from matrix.levels import Model
 
 import jax_cxl
-from jax_cxl._lowering.levels import choose, table
+from jax_cxl._job import lifecycle
 from jax_cxl._lowering.primitives import rank_groups
 
 DEVICES = 8
 DTYPES = ("float32", "bfloat16", "int32", "float8_e5m2", "complex64")
 # No number of ranks divides 31 x 37 elements, or the 73 elements of a block.
 ODD, BLOCKS = (31, 37), (16, 73)
-# Arrays of these sizes make three or more chunks of LONG_CHUNK bytes, with four ranks in a process
-# and elements of two bytes.
-LONG_ODD, LONG_BLOCKS, LONG_CHUNK = (61, 67), (16, 293), 600
-
 # Shape of the mesh, axes of the collective, devices of a process.
 MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
     ((2, 4), ("host", "gpu"), 4),
@@ -41,19 +37,6 @@ MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
     ((2, 2, 2), ("core", "host"), 4),
     ((2, 2, 2), ("gpu", "core"), 4),  # One process: nothing goes through the pool.
     ((8,), ("host",), 4),
-)
-# Each line has a case as in MESHES, a dtype, and the bytes of a chunk. In the next to last line,
-# two of three axes run between the processes. In the last line, two of three axes run inside them.
-CHUNKED = (
-    (MESHES[0], "float32", 150),
-    (MESHES[1], "bfloat16", 150),
-    (MESHES[2], "float32", 150),
-    (MESHES[3], "bfloat16", 150),
-    (MESHES[4], "float32", 150),
-    (MESHES[5], "bfloat16", 150),
-    (MESHES[0], "int32", LONG_CHUNK),
-    (((2, 2, 2), ("host", "gpu", "core"), 2), "float16", LONG_CHUNK),
-    (((2, 2, 2), ("core", "host", "gpu"), 4), "float16", LONG_CHUNK),
 )
 
 
@@ -109,11 +92,7 @@ def expect(model: str, x: np.ndarray, groups: np.ndarray, per_process: int) -> n
     return np.stack(results)
 
 
-class CompositionTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.enter_context(mock.patch.object(choose, "_is_one_call", lambda ctx: False))
-
+class LevelsTest(parameterized.TestCase):
     def devices_per_process(self, number: int) -> None:
         """Makes jax_cxl believe that `number` devices belong to each process."""
         process_of = {rank: rank // number for rank in range(DEVICES)}
@@ -122,14 +101,20 @@ class CompositionTest(parameterized.TestCase):
     def check_same(self, actual: Any, expected: np.ndarray) -> None:
         self.assertEqual(reference.difference(np.asarray(actual), expected), "")
 
-    def check_collectives(
-        self, case: tuple, dtype: str, odd: tuple = ODD, blocks: tuple = BLOCKS
-    ) -> None:
+    # Each mesh comes with three dtypes, and each dtype with four meshes or more.
+    @parameterized.parameters(
+        (case, dtype)
+        for m, case in enumerate(MESHES)
+        for d, dtype in enumerate(DTYPES)
+        if (m + d) % 5 in (0, 2, 3)
+    )
+    @pytest.mark.sample(4)
+    def test_collectives(self, case, dtype):
         shape, axes, per_process = case
         self.devices_per_process(per_process)
         mesh = mesh_of(shape)
         groups = groups_of(mesh, axes)
-        inputs = {"whole": values(dtype, *odd), "in_blocks": values(dtype, *blocks)}
+        inputs = {"whole": values(dtype, *ODD), "in_blocks": values(dtype, *BLOCKS)}
         calls = {
             name: (kind, run)
             for kind, runs in (("whole", WHOLE), ("in_blocks", IN_BLOCKS))
@@ -145,119 +130,53 @@ class CompositionTest(parameterized.TestCase):
             with self.subTest(name):
                 self.check_same(outs[name], expect(name, inputs[kind], groups, per_process))
 
-    # Each mesh comes with three dtypes, and each dtype with four meshes or more.
-    @parameterized.parameters(
-        (case, dtype)
-        for m, case in enumerate(MESHES)
-        for d, dtype in enumerate(DTYPES)
-        if (m + d) % 5 in (0, 2, 3)
-    )
-    @pytest.mark.sample(4)
-    def test_collectives(self, case, dtype):
-        self.check_collectives(case, dtype)
-
-    @parameterized.parameters(*CHUNKED)
-    @pytest.mark.sample(3)
-    def test_in_chunks(self, case, dtype, chunk_bytes):
-        # The last chunk is shorter than the others.
-        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
-        long = {"odd": LONG_ODD, "blocks": LONG_BLOCKS} if chunk_bytes == LONG_CHUNK else {}
-        self.check_collectives(case, dtype, **long)
-
-    def test_chunks_of_one_element(self):
+    def lowered(self, run: Callable, axes: tuple[str, ...], num_bytes: int) -> str:
+        """Returns the lowered program of a collective over axes of a mesh of 2 x 4 devices."""
         self.devices_per_process(4)
-        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", 1))
-        x = values("float32", DEVICES)
-        axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
-        outs = harness.run(
-            lambda v: {name: run(v, axes, levels=True) for name, run in IN_BLOCKS.items()},
-            x,
-            on=mesh_of((2, 4)),
-        )
-        for name, out in outs.items():
-            with self.subTest(name):
-                self.check_same(out, expect(name, x, groups, 4))
-
-    def test_each_chunk_is_a_call(self):
-        self.devices_per_process(4)
-        x = values("float32", *ODD)
-        chunk_bytes = x[0].nbytes // 4 // 5  # A quarter of the bytes of a rank crosses.
-        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
-        program = harness.program(
-            lambda v: jax_cxl.psum(v, ("host", "gpu"), levels=True),
-            check_vma=True,
-            on=mesh_of((2, 4)),
-        )
-        text = program.lower(x).as_text()
-        for operation in ("stablehlo.all_to_all", "@jax_cxl_collective", "stablehlo.all_gather"):
-            self.assertEqual(text.count(operation), 5, operation)
-
-    def test_xla_moves_what_stays_inside_a_process(self):
-        self.devices_per_process(4)
-        x = values("float32", *ODD)
-        program = harness.program(
-            lambda v: jax_cxl.psum(v, ("host", "gpu"), levels=True),
-            check_vma=True,
-            on=mesh_of((2, 4)),
-        )
-        text = program.lower(x).as_text()
-        for operation in ("stablehlo.all_to_all", "@jax_cxl_collective", "stablehlo.all_gather"):
-            self.assertEqual(text.count(operation), 1, operation)
-
-    def test_only_steps_of_levels_are_alone(self):
-        self.devices_per_process(4)
-        x = jax.ShapeDtypeStruct((DEVICES, 16 << 20), np.float32)
-        for axes, levels, alone in ((("host", "gpu"), True, 1), ("host", None, 0)):
-            program = harness.program(
-                lambda v, axes=axes, levels=levels: jax_cxl.start(
-                    jax_cxl.psum, v, axes, levels=levels
-                ).done(),
-                check_vma=True,
-                on=mesh_of((2, 4)),
-            )
-            text = program.lower(x).as_text()
-            self.assertRegex(text, f"alone = {alone} : i32")
-            self.assertNotRegex(text, f"alone = {1 - alone} : i32")
+        program = harness.program(lambda v: run(v, axes), check_vma=True, on=mesh_of((2, 4)))
+        x = jax.ShapeDtypeStruct((DEVICES, num_bytes // 4), np.float32)
+        return program.lower(x).as_text()
 
     @parameterized.parameters(
-        ("psum", 8 << 20, True),
-        ("psum", (8 << 20) - 4, False),
-        ("psum_scatter", 8 << 20, True),
-        ("all_gather", 1 << 20, True),  # The result counts, which is eight times as large.
-        ("all_gather", (1 << 20) - 4, False),
-        ("all_to_all", 64 << 20, True),
-        ("all_to_all", 32 << 20, False),
-        ("broadcast", 16 << 20, True),
-        ("broadcast", 8 << 20, False),
+        ("psum", 4 << 20, True),
+        ("psum", (4 << 20) - 4, False),
+        ("psum_scatter", 4 << 20, True),
+        ("all_to_all", 4 << 20, True),
+        ("all_gather", 64 << 20, False),
+        ("broadcast", 64 << 20, False),
     )
     def test_the_table_chooses(self, name, num_bytes, in_levels):
-        self.devices_per_process(4)
-        run = (WHOLE | IN_BLOCKS)[name]
-        program = harness.program(
-            lambda v: run(v, ("host", "gpu")), check_vma=True, on=mesh_of((2, 4))
-        )
-        x = jax.ShapeDtypeStruct((DEVICES, num_bytes // 4), np.float32)
-        text = program.lower(x).as_text()
-        # Without levels, there is a single call of jax_cxl. A collective of XLA can only be a step
-        # inside a process.
-        self.assertEqual("stablehlo.all_" in text, in_levels)
+        text = self.lowered((WHOLE | IN_BLOCKS)[name], ("host", "gpu"), num_bytes)
+        self.assertIn(f"processes = {2 if in_levels else 0} : i32", text)
 
-    def test_what_xla_does_not_move_is_one_call(self):
-        self.devices_per_process(4)
-        on = mesh_of((2, 4))
-        for dtype in ("int4", "float8_e4m3b11fnuz"):
-            x = jax.ShapeDtypeStruct((DEVICES, 64 << 20), dtype)
-            programs = [
-                harness.program(
-                    lambda v, levels=levels: jax_cxl.all_gather(v, ("host", "gpu"), levels=levels),
-                    check_vma=True,
-                    on=on,
-                )
-                for levels in (None, True)
-            ]
-            self.assertNotIn("stablehlo.all_", programs[0].lower(x).as_text())
-            with self.assertRaisesRegex(ValueError, f"does not work with {dtype}"):
-                programs[1].lower(x)
+    def test_the_larger_buffer_counts(self):
+        tuning = types.SimpleNamespace(levels_all_gather_bytes=8 << 10)
+        runtime = lifecycle.ensure_started()
+        changed = mock.Mock(wraps=runtime, tuning=tuning)
+        changed.configure_mock(
+            rank_of_device=runtime.rank_of_device,
+            platform=runtime.platform,
+            generation=runtime.generation,
+        )
+        self.enter_context(mock.patch.object(lifecycle, "ensure_started", lambda: changed))
+        for num_bytes, processes in ((1 << 10, 2), ((1 << 10) - 4, 0)):
+            text = self.lowered(IN_BLOCKS["all_gather"], ("host", "gpu"), num_bytes)
+            self.assertIn(f"processes = {processes} : i32", text)
+
+    @parameterized.parameters(("gpu",), ("host",))
+    def test_groups_in_which_levels_do_not_pay(self, axis):
+        # Four devices of one process, and one device of each process.
+        self.assertIn("processes = 0 : i32", self.lowered(jax_cxl.psum, (axis,), 64 << 20))
+
+    def test_gpus_have_no_levels(self):
+        program = harness.program(
+            lambda v: jax_cxl.psum(v, ("host", "gpu"), levels=True),
+            check_vma=True,
+            on=mesh_of((2, 4)),
+        )
+        traced = program.trace(values("float32", *ODD))
+        with self.assertRaisesRegex(ValueError, "between CPU devices only. Between GPUs leave"):
+            traced.lower(lowering_platforms=("cuda",))
 
     @parameterized.parameters("float32", "bfloat16")
     def test_other_dimensions(self, dtype):
@@ -282,42 +201,12 @@ class CompositionTest(parameterized.TestCase):
             with self.subTest(name):
                 self.check_same(out, expect(name, x.swapaxes(1, 2), groups, 4).swapaxes(1, 2))
 
-    def test_other_dimensions_in_chunks(self):
-        self.devices_per_process(4)
-        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", LONG_CHUNK))
-        axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
-        x = values("float16", 7, 16, 43)
-
-        def body(v):
-            return {
-                "psum_scatter": jax_cxl.psum_scatter(
-                    v, axes, scatter_dimension=1, tiled=True, levels=True
-                ),
-                "all_gather": jax_cxl.all_gather(v, axes, axis=2, tiled=True, levels=True),
-                "all_to_all": jax_cxl.all_to_all(
-                    v, axes, split_axis=1, concat_axis=2, tiled=True, levels=True
-                ),
-            }
-
-        parts = np.stack(np.split(x, DEVICES, axis=2))  # (target, source, ...)
-        expected = {
-            "psum_scatter": expect("psum_scatter", x.swapaxes(1, 2), groups, 4).swapaxes(1, 2),
-            "all_gather": np.stack([np.concatenate(x, axis=2)] * DEVICES),
-            "all_to_all": np.stack([np.concatenate(of_target, axis=2) for of_target in parts]),
-        }
-        outs = harness.run(body, x, on=mesh_of((2, 4)))
-        for name, out in outs.items():
-            with self.subTest(name):
-                self.check_same(out, expected[name])
-
-    @parameterized.parameters((table.CHUNK_BYTES, BLOCKS), (LONG_CHUNK, LONG_BLOCKS))
-    def test_axis_index_groups(self, chunk_bytes, shape):
-        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
+    def test_axis_index_groups(self):
         self.devices_per_process(4)
         # The second group names a device of the second process first, so its sum begins with the
         # devices of that process.
         groups = [[0, 4, 1, 5], [7, 2, 6, 3]]
-        x = values("float32", *shape)
+        x = values("float32", *BLOCKS)
         outs = harness.run(
             lambda v: {
                 name: run(v, "host", axis_index_groups=groups, levels=True)
@@ -345,9 +234,7 @@ class CompositionTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "levels=True needs groups with the same number"):
             program.lower(values("float32", *ODD))
 
-    @parameterized.parameters(table.CHUNK_BYTES, 200)
-    def test_transformations(self, chunk_bytes):
-        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
+    def test_transformations(self):
         self.devices_per_process(4)
         axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
         x, y = values("float32", *BLOCKS), values("float32", *BLOCKS)[::-1]
