@@ -9,6 +9,9 @@ import pathlib
 
 from jax_cxl import _core, errors
 
+# A field with this least size means that no size is large enough.
+NEVER = 1 << 62
+
 
 def table(tuning: _core.Tuning) -> dict[str, int]:
     """Returns the values of a tuning by name."""

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 import tempfile
 from types import SimpleNamespace
 from unittest import mock
@@ -10,6 +12,7 @@ import job
 import pytest
 from absl.testing import absltest, parameterized
 
+from benchmarks.collectives import levels
 from jax_cxl import _core
 from jax_cxl._commands.bench import tune
 from jax_cxl._job import tuning_table
@@ -119,9 +122,9 @@ class TuneTest(parameterized.TestCase):
 
     def test_levels_pay_from_the_size_on_from_which_they_are_always_faster(self):
         slower, equal = (9.0, 5.0), (5.0, 5.0)  # one call than levels
-        self.assertEqual(tune._limit({1: slower, 2: equal, 4: slower, 8: slower}), 4)
-        self.assertEqual(tune._limit({1: slower, 2: slower}), 1)
-        self.assertEqual(tune._limit({1: slower, 2: equal}), tune._NEVER)
+        self.assertEqual(levels.limit({1: slower, 2: equal, 4: slower, 8: slower}), 4)
+        self.assertEqual(levels.limit({1: slower, 2: slower}), 1)
+        self.assertEqual(levels.limit({1: slower, 2: equal}), tuning_table.NEVER)
 
     def test_each_collective_in_levels_has_fields(self):
         fields = set(map(choice.field, choice.OPS))
@@ -129,18 +132,23 @@ class TuneTest(parameterized.TestCase):
 
     @pytest.mark.long
     def test_measures_levels(self):
+        operations = ("psum", "psum_scatter", "all_gather", "all_to_all", "broadcast")
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "t.json")
-            arguments = ("--turns=1", "--devices-per-process=2", "--only=levels")
-            with mock.patch.object(tune, "_LEVELS_SIZES", "4KiB"):
-                self.assertEqual(tune.main([path, *arguments]), 0)
+            command = [
+                *(sys.executable, "-m", "jax_cxl.launch", "--devices-per-process=2"),
+                *(levels.__file__, "--ways=flat,levels", "--sizes=4KiB", "--seconds=0.1"),
+                *(f"--operations={','.join(operations)}", f"--table={path}"),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
             found = json.loads(pathlib.Path(path).read_text())
             tuned = tuning_table.table(tuning_table.load(path))
         rows = {row["operation"]: row for row in found["measured"]}
-        self.assertEqual(rows.keys(), tune._OPERATIONS.keys())
-        for name, op in tune._OPERATIONS.items():
+        self.assertEqual(tuple(rows), operations)
+        for name, op in zip(operations, choice.OPS, strict=True):
             faster = rows[name]["flat"]["us"] >= 1.03 * rows[name]["levels"]["us"]
-            expected = 4096 if faster else tune._NEVER
+            expected = 4096 if faster else tuning_table.NEVER
             self.assertEqual(tuned[choice.field(op)], expected)
 
     def test_measures_under_the_candidate(self):

@@ -11,21 +11,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jax_cxl._commands import option_types
 from jax_cxl._commands.measuring import results_file
 from jax_cxl._job import configuration, tuning_table
-from jax_cxl._lowering.contract import Op
-from jax_cxl._lowering.levels import choice
 
 _DESCRIPTION = """\
 Measures collectives between ranks of this machine with different tuning tables, and writes the
 best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run. With
 --platform=cuda it varies what GPUs do in pools with coherence=flush: the threads of the host that
-write back and drop cache lines, and the bytes that each takes at a time; the pool is such a pool,
-unless JAX_CXL_POOL names another. With --devices-per-process it also finds the sizes from which
-collectives between CPU devices are faster in levels.
+write back and drop cache lines, and the bytes that each takes at a time. The pool is then one with
+coherence=flush, unless JAX_CXL_POOL names another.
 
 It varies one value after another. Each candidate runs as a job of its own (python -m jax_cxl
 bench). All candidates run once in each turn, and the best turn of each operation and size counts.
@@ -33,16 +30,6 @@ A candidate replaces the present value if the geometric mean of its times is sma
 3%."""
 
 _MARGIN = 0.03
-_LEVELS_SIZES = "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
-_OPERATIONS = {
-    "psum": Op.ALL_REDUCE,
-    "psum_scatter": Op.REDUCE_SCATTER,
-    "all_gather": Op.ALL_GATHER,
-    "all_to_all": Op.ALL_TO_ALL,
-    "broadcast": Op.BROADCAST,
-}
-# This value of a size in the tuning table means that no size is large enough.
-_NEVER = 1 << 62
 _POOL_OF_GPUS = "shm:?size=512MiB&coherence=flush"
 
 
@@ -72,7 +59,7 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             _Question("flush pieces", [{"flush_piece_bytes": n} for n in pieces], ops, sizes),
         ]
     slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
-    past_caches = (mib, 4 * mib, 8 * mib, 32 * mib, _NEVER)
+    past_caches = (mib, 4 * mib, 8 * mib, 32 * mib, tuning_table.NEVER)
     inline = (kib, 4 * kib, 8 * kib, 16 * kib)
     all_read = (4 * kib, 16 * kib, 64 * kib, 256 * kib)
     questions = [
@@ -115,24 +102,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
     )
-    what = "CPU devices of each process, for the levels (default: levels are not measured)"
-    add_number(parser, "--devices-per-process", 2, what)
     parser.add_argument(
         "--only",
         metavar="NAME",
-        help="vary only this value: slots, copies, inline limit, all-reduce algorithm or levels;"
-        " with --platform=cuda, flush threads or flush pieces",
+        help="vary only this value: slots, copies, inline limit or all-reduce algorithm; with"
+        " --platform=cuda, flush threads or flush pieces",
     )
     options = parser.parse_args(arguments)
-    if options.devices_per_process and options.platform == "cuda":
-        parser.error("--devices-per-process is for CPU devices, because GPUs have no levels")
     questions = _questions(options.platform, options.ranks)
-    with_levels = options.devices_per_process and options.only in (None, "levels")
-    if options.only == "levels" and not with_levels:
-        parser.error("--only levels needs --devices-per-process")
     if options.only:
         questions = [question for question in questions if question.name == options.only]
-        if not questions and not with_levels:
+        if not questions:
             parser.error(
                 f"{options.only!r} is not a value that tune varies with {options.ranks} ranks on"
                 f" {options.platform}"
@@ -148,22 +128,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured.append({**candidate, "mean_us": round(score, 3)})
         best |= _choose(question, scores, best)
         print(f"{question.name}: {_text({k: best[k] for k in question.candidates[0]})}")
-    if with_levels:
-        found = _levels(best, options)
-        machine = found["machine"]
-        measured += found["results"]
-        limits = {
-            choice.field(op): _limit(
-                {
-                    row["size"]: (row["flat"]["us"], row["levels"]["us"])
-                    for row in found["results"]
-                    if row["operation"] == name
-                }
-            )
-            for name, op in _OPERATIONS.items()
-        }
-        best |= limits
-        print(f"levels: {_text(limits)}")
     table = {
         "machine": machine,
         "command": results_file.command_line("python -m jax_cxl tune", arguments),
@@ -199,50 +163,18 @@ def _answer(
 
 
 def _bench(question: _Question, values: dict[str, int], options: argparse.Namespace) -> dict:
-    return _run(
-        options,
-        values,
-        *("jax_cxl", "bench", "--ranks", str(options.ranks), "--platform", options.platform),
-        *("--ops", question.ops, "--sizes", question.sizes, "--repeats", "3", "--json"),
-    )
-
-
-def _levels(values: dict[str, int], options: argparse.Namespace) -> dict:
-    return _run(
-        options,
-        values,
-        *("jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
-        *("--devices-per-process", str(options.devices_per_process)),
-        *("-m", "jax_cxl._commands.measuring.levels", ",".join(_OPERATIONS)),
-        *(_LEVELS_SIZES, str(options.turns)),
-        JAX_PLATFORMS="cpu",
-    )
-
-
-def _limit(times: Mapping[int, tuple[float, float]]) -> int:
-    """Returns the bytes from which a collective runs in levels.
-
-    `times` has the times of one call and of levels, by bytes. At the limit and at all larger sizes,
-    one call takes longer by at least `_MARGIN` of the time in levels.
-    """
-    limit = _NEVER
-    for size, (flat, in_levels) in sorted(times.items(), reverse=True):
-        if flat < in_levels * (1 + _MARGIN):
-            break
-        limit = size
-    return limit
-
-
-def _run(
-    options: argparse.Namespace, values: dict[str, int], *module: str, **environment: str
-) -> dict:
-    """Runs a module with the tuning table `values`. Returns the results that the module writes."""
+    """Runs the benchmark with the tuning table `values`. Returns its results."""
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
         table, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
         table.write_text(json.dumps({"tuning": values}))
-        command = [sys.executable, "-m", *module, str(results)]
+        command = [
+            *(sys.executable, "-m", "jax_cxl", "bench"),
+            *("--ranks", str(options.ranks), "--platform", options.platform),
+            *("--ops", question.ops, "--sizes", question.sizes),
+            *("--repeats", "3", "--json", str(results)),
+        ]
         pool = {"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}
-        environment = pool | os.environ | environment | {"JAX_CXL_TUNING": str(table)}
+        environment = pool | os.environ | {"JAX_CXL_TUNING": str(table)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
