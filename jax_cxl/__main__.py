@@ -16,7 +16,7 @@ COMMANDS = {
     ),
     "doctor": ("jax_cxl._commands.status.doctor", "check whether this machine can run jax_cxl"),
     "launch": ("jax_cxl._commands.launch.cli", "run a script as several ranks on this machine"),
-    "nccl": ("jax_cxl._commands.nccl", "print the environment that gives NCCL programs the pool"),
+    "nccl": ("jax_cxl._nccl.__main__", "print the environment that gives NCCL programs the pool"),
     "run": ("jax_cxl._commands.launch.run_program", "run a program through the pool"),
     "store": ("jax_cxl._commands.store.cli", "list, check, copy and mend what is in a store"),
     "status": ("jax_cxl._commands.status.status", "show which ranks of a job wait for which"),

@@ -11,7 +11,10 @@ import shutil
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
+# What starts the commands of this package, in jax_cxl and in the wheel jax_cxl_nccl.
+PROGRAM = "python -m " + __package__.replace("._", " ")
 _NAME = "libnccl.so.2"
 # What counts as a host: cc/nccl/interface/settings.h.
 HOSTS = ("machines", "processes", "all")
@@ -62,6 +65,17 @@ def default_hosts(base: Mapping[str, str] = os.environ) -> str:
     pools lie in /dev/shm and serve the GPUs of one machine, so each GPU counts as a host.
     """
     return "machines" if base.get("JAX_CXL_NCCL_POOL") else "all"
+
+
+def command_parser(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
+    """Returns the parser of a command. Its help keeps the texts' line breaks."""
+    return argparse.ArgumentParser(
+        prog=f"{PROGRAM} {name}".strip(),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **options,
+    )
 
 
 def add_hosts_option(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +148,7 @@ def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
     return "; ".join(said)
 
 
-def become(program: Sequence[str], variables: Mapping[str, str]) -> None:
+def become(program: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     """Makes this process run a program. A name that ends in .py is a script for this Python."""
     command = [sys.executable, *program] if program[0].endswith(".py") else list(program)
     found = shutil.which(command[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
+from . import library
 from .report import cli, cuda, ways
 
 _DESCRIPTION = """\
@@ -43,14 +43,9 @@ Table = dict[str, int]
 _Case = tuple[str, int, int]  # an operation, its bytes, and the calls of a measurement
 
 
-def main(arguments: Sequence[str], program: str) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 2 if something is missing, 1 if a table failed or was wrong."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = library.command_parser("tune", _DESCRIPTION)
     parser.add_argument("table", type=pathlib.Path, metavar="FILE", help="where to write the table")
     parser.add_argument("--turns", type=int, default=25, metavar="T", help="(default: 25)")
     options = parser.parse_args(arguments)
@@ -59,7 +54,7 @@ def main(arguments: Sequence[str], program: str) -> int:
     place = options.table if options.table.exists() else options.table.parent
     if options.table.is_dir() or not os.access(place, os.W_OK):
         parser.error(f"{options.table} cannot be written: name a file in a folder of yours")
-    if cli.lacks(program):
+    if cli.lacks(parser.prog):
         return 2
     try:
         path = os.environ.get("JAX_CXL_TUNING")
@@ -67,7 +62,7 @@ def main(arguments: Sequence[str], program: str) -> int:
         best, measured = _tune(first, options.turns)
         _check(best)
     except (ways.WayError, OSError, ValueError, KeyError, TypeError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     chosen = {name: best[name] for name in _VALUES if best.get(name) != first.get(name)}
     print(f"chosen: {_text(chosen) if chosen else 'nothing, the present values are the best'}")

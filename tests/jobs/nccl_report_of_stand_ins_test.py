@@ -17,8 +17,7 @@ _STAND_IN = pathlib.Path(__file__).parents[1] / "helpers/stand_in_gpus.c"
 
 _PROGRAM = """
 import pathlib, sys
-from jax_cxl._commands import nccl
-from jax_cxl._nccl import library, tune
+from jax_cxl._nccl import __main__ as nccl, library, tune
 from jax_cxl._nccl.report import cli
 folder = pathlib.Path.cwd()
 library.path = lambda: folder / "preloaded/libnccl.so.2"

@@ -130,16 +130,16 @@ def test_says_what_is_missing(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(cuda, "count", no_driver)
     monkeypatch.setattr(cli, "_SHM_BYTES", 1 << 60)
     monkeypatch.setenv("JAX_CXL_NCCL_LIBRARY", str(tmp_path / "libnccl.so.2"))
-    assert cli.main([], "report") == 2
+    assert cli.main([]) == 2
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(" (")[0] for line in said[:3]] == [
-        "report: there is no libnccl.so.2: it is built with nvcc",
-        "report: CUDA finds no GPU",
-        "report: there is no NCCL",
+        "python -m jax_cxl nccl report: there is no libnccl.so.2: it is built with nvcc",
+        "python -m jax_cxl nccl report: CUDA finds no GPU",
+        "python -m jax_cxl nccl report: there is no NCCL",
     ]
     assert "use --shm-size=1g" in said[3]
     monkeypatch.setattr(cuda, "count", lambda: 1)
-    assert cli.main([], "report") == 2
+    assert cli.main([]) == 2
     assert "fewer than two GPUs" in capsys.readouterr().err
 
 

@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from jax_cxl._commands import nccl as cli
 from jax_cxl._commands.launch import cli as launch, run_program
-from jax_cxl._nccl import library
+from jax_cxl._nccl import __main__ as cli, library
 
 _SOURCES = pathlib.Path(__file__).parents[2] / "cc/nccl_library"
 _EXPORTED = r"^JAX_CXL_NCCL_(?:API\([^,]*,|FUNCTION\()\s*(\w+)"

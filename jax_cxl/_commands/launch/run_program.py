@@ -22,7 +22,7 @@ A name that ends in .py is a script for this Python."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command. It returns only if the program cannot be started."""
+    """Runs the command. It does not return."""
     parser = option_types.command(
         "run",
         _DESCRIPTION,
@@ -57,4 +57,3 @@ def main(arguments: Sequence[str]) -> int:
         library.become(program, environment)
     except FileNotFoundError as error:
         parser.error(str(error))
-    return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import datetime
@@ -36,22 +35,17 @@ matrix products of a decoder of width 8,192, divided between the cards, in bfloa
 _SHM_BYTES = 512 << 20
 
 
-def main(arguments: Sequence[str], program: str) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 2 if something is missing, 1 if a way failed or was wrong."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = library.command_parser("report", _DESCRIPTION)
     parser.parse_args(arguments)
-    if lacks(program):
+    if lacks(parser.prog):
         return 2
     cards = cuda.count()
     try:
         found = {**_machine(cards), **measure(cards)}
     except ways.WayError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     report = text.text(found)
     print(report)
