@@ -189,6 +189,12 @@ BootstrapAddress OwnBootstrap(const std::string& interfaces) {
   return address;
 }
 
+Status AbortedWhileMeeting() {
+  return Error(
+      Code::kFailedPrecondition,
+      "the communicator was aborted while its ranks met; make a new one");
+}
+
 Result<std::unique_ptr<Bootstrap>> Bootstrap::Join(
     const PoolToken& token, int rank, int size, double timeout_s,
     const std::atomic<bool>& cancel) {
@@ -234,10 +240,7 @@ Result<std::vector<std::byte>> Bootstrap::AllGather(
       Send(fd_.get(), block.data(), bytes) &&
       Receive(fd_.get(), all.data(), all.size(), waits_on))
     return all;
-  if (cancel_)
-    return Error(
-        Code::kFailedPrecondition,
-        "the communicator was aborted while its ranks met; make a new one");
+  if (cancel_) return AbortedWhileMeeting();
   if (errno == EAGAIN)
     return Error(Code::kDeadlineExceeded, "not all of the ", size_,
                  " ranks of the communicator joined within ", timeout_s_,

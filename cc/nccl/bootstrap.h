@@ -26,6 +26,9 @@ BootstrapAddress OwnBootstrap(const std::string& interfaces);
 // (eth,ib), whole names (=eth0), or all other interfaces (^docker).
 bool AllowsInterface(const std::string& interfaces, const std::string& name);
 
+// The error of ranks that meet while the program aborts their communicator.
+Status AbortedWhileMeeting();
+
 // One rank's connection with the others.
 class Bootstrap {
  public:

@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "cc/nccl/bootstrap.h"
 #include "cc/nccl/interface/results.h"
-#include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -89,6 +89,39 @@ Status Communicator::OpenIn(std::unique_ptr<Job> job) {
   return made.status();
 }
 
+Status Communicator::Open(const Settings& settings, const MakeReal& make_real) {
+  const auto become = [&](auto* met, const std::string& why, bool problem) {
+    const Gather gather = [met](std::span<const std::byte> block) {
+      return met->AllGather(block);
+    };
+    const Result<void*> real = make_real(gather, why, problem);
+    if (real.ok()) real_ = *real;
+    return real.status();
+  };
+  std::unique_ptr<Bootstrap> bootstrap;
+  if (token_.bootstrap.port != 0) {
+    CXL_ASSIGN_OR_RETURN(
+        bootstrap,
+        Bootstrap::Join(token_, rank_, size_, settings.timeout_s, aborted_));
+  }
+  Result<std::unique_ptr<Job>> job = Job::Meet(
+      token_, rank_, size_, ordinal_, settings, aborted_, bootstrap.get());
+  Status status = job.status();
+  if (job.ok()) {
+    if (settings.hosts != Hosts::kAll && (*job)->on_one_host())
+      return become(job->get(),
+                    "because its ranks are on one host (JAX_CXL_NCCL_HOSTS)",
+                    /*problem=*/false);
+    status = OpenIn(*std::move(job));
+    if (bootstrap != nullptr) status = bootstrap->Agree(status);
+  }
+  if (bootstrap == nullptr || !bootstrap->agreed_to_fail()) return status;
+  Close();
+  return become(bootstrap.get(),
+                "because it cannot use a pool: " + status.message(),
+                /*problem=*/true);
+}
+
 void Communicator::OpenLater(std::function<Status()> open) {
   opening_ = true;
   opener_ = std::thread([this, open = std::move(open)] {
@@ -102,6 +135,15 @@ void Communicator::OpenLater(std::function<Status()> open) {
 Status Communicator::status() const {
   std::lock_guard lock(status_mutex_);
   return status_;
+}
+
+Status Communicator::CheckReady() const {
+  if (opening_)
+    return Error(Code::kInvalidArgument,
+                 "the communicator is not ready yet: call "
+                 "ncclCommGetAsyncError until it no longer returns "
+                 "ncclInProgress");
+  return status();
 }
 
 void Communicator::SetStatus(const Status& status) {

@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "cc/nccl/compare/comparison.h"
 #include "cc/nccl/device.h"
 #include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/unique_id.h"
 #include "cc/nccl/job.h"
 
@@ -27,6 +30,16 @@ namespace jax_cxl::nccl {
 // of the other ranks.
 using MakeDevice = std::function<Result<std::unique_ptr<Device>>(
     Job* job, const std::atomic<bool>& cancel)>;
+
+// Returns the blocks of all ranks, which wait for each other.
+using Gather = std::function<Result<std::vector<std::byte>>(
+    std::span<const std::byte> block)>;
+
+// Makes this rank's communicator of the real library. The ranks agree on its id
+// by `gather`. `why` is their reason to take that library, and `problem`
+// whether the user has to know.
+using MakeReal = std::function<Result<void*>(
+    const Gather& gather, const std::string& why, bool problem)>;
 
 // One rank of a communicator that goes through the pool: what ncclComm_t points
 // to.
@@ -42,10 +55,10 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Opens the communicator in the pool in which this rank has met the others.
-  Status OpenIn(std::unique_ptr<Job> job);
-  // Frees what OpenIn made.
-  void Close();
+  // Opens the communicator in the pool in which its ranks meet. If all of them
+  // are on one host, or if one of them cannot use the pool, makes it become one
+  // of the real library instead. All ranks do the same.
+  Status Open(const Settings& settings, const MakeReal& make_real);
   // Starts `open` on a thread of the communicator. Until it has ended, the
   // communicator is in progress.
   void OpenLater(std::function<Status()> open);
@@ -53,20 +66,18 @@ class Communicator {
   // OK, or why the communicator can no longer be used.
   Status status() const;
   bool in_progress() const { return opening_; }
-  // True once the program has aborted the communicator.
-  const std::atomic<bool>& aborted() const { return aborted_; }
+  // Returns why a program cannot use the communicator now, or OK.
+  Status CheckReady() const;
 
   // The real library's communicator, if the program has a handle of this one
   // and its ranks could not use a pool; otherwise null.
   void* real() const { return real_; }
-  void Become(void* real) { real_ = real; }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   int ordinal() const { return ordinal_; }
   bool blocking() const { return blocking_; }
   const PoolToken& token() const { return token_; }
-  const MakeDevice& make_device() const { return make_device_; }
   Reductions& reductions() { return reductions_; }
   Job* job() { return job_.get(); }
   // Null unless the communicator is open.
@@ -96,6 +107,10 @@ class Communicator {
   void SayCompared(bool so_far);
 
  private:
+  // Opens the communicator in the pool in which this rank has met the others.
+  Status OpenIn(std::unique_ptr<Job> job);
+  // Frees what OpenIn made.
+  void Close();
   void StartWatching();
   void Watch();
   // Returns why another rank will make no more calls, or OK.

@@ -180,7 +180,7 @@ TEST(SharedFileTest, EachCommunicatorHasAFileWhileItsRanksMeet) {
   const pool::TempDirectory folder;
   Settings settings;
   const auto memory =
-      ReadSharedMemory("file:" + (folder / "pool") + "?coherence=coherent");
+      pool::ParsePoolUri("file:" + (folder / "pool") + "?coherence=coherent");
   ASSERT_TRUE(memory.ok()) << memory.status().message();
   settings.shared_memory = *memory;
   settings.rank_bytes = kLeastRankBytes;

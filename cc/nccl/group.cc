@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cc/nccl/calls/batches.h"
+#include "cc/nccl/communicator_pool.h"
 #include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
@@ -169,12 +170,7 @@ Group::Work& Group::WorkOf(Communicator* communicator) {
 
 Status Group::Add(Communicator* communicator, const Operation& operation) {
   const auto add = [&]() -> Status {
-    if (communicator->in_progress())
-      return Error(Code::kInvalidArgument,
-                   "the communicator is not ready yet: call "
-                   "ncclCommGetAsyncError until it no longer returns "
-                   "ncclInProgress");
-    CXL_RETURN_IF_ERROR(communicator->status());
+    CXL_RETURN_IF_ERROR(communicator->CheckReady());
     const int rank = communicator->rank(), size = communicator->size();
     if (operation.verb == Verb::kSend || operation.verb == Verb::kRecv) {
       CXL_ASSIGN_OR_RETURN(const Transfer transfer,
@@ -267,7 +263,7 @@ Status Group::Run() {
   }
   // If a communicator fails, the peers of the others still get their calls.
   Status first = ForAll(parts, [](const Running& part) {
-    CXL_RETURN_IF_ERROR(part.communicator->job()->TakeMemory());
+    CXL_RETURN_IF_ERROR(TakeMemory(*part.communicator->job()->pool()));
     return part.communicator->device()->MakeRoom();
   });
   for (const Status& status :

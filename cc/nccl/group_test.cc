@@ -42,11 +42,9 @@ class LonelyDevice final : public ModelDevice {
 };
 
 Status Open(Communicator* communicator) {
-  auto job = Job::Meet(communicator->token(), communicator->rank(),
-                       communicator->size(), communicator->ordinal(),
-                       TheSettings(), communicator->aborted());
-  CXL_RETURN_IF_ERROR(job.status());
-  return communicator->OpenIn(*std::move(job));
+  Settings settings;
+  settings.hosts = Hosts::kAll;
+  return communicator->Open(settings, /*make_real=*/{});
 }
 
 // Ranks of one communicator, all in this process.
@@ -176,21 +174,18 @@ bool RunHalf(const PoolToken& token, int first) {
   Settings settings;
   settings.hosts = Hosts::kProcesses;
   settings.timeout_s = 60;
-  static const std::atomic<bool> never = false;
   std::vector<std::unique_ptr<Communicator>> ranks;
   Group group;
   group.Start();
   for (int rank = first; rank < first + kHalf; ++rank) {
     ranks.push_back(
         std::make_unique<Communicator>(token, rank, kSize, 0, true, MakeModel));
-    const Status added = group.AddOpening(
-        [&settings, &token, rank, raw = ranks.back().get()]() -> Status {
-          CXL_ASSIGN_OR_RETURN(
-              std::unique_ptr<Job> job,
-              Job::Meet(token, rank, kSize, 0, settings, never));
-          if (job->on_one_host())
-            return Error(Code::kInternal, "these are two processes");
-          return raw->OpenIn(std::move(job));
+    const Status added =
+        group.AddOpening([&settings, raw = ranks.back().get()] {
+          return raw->Open(
+              settings, [](const auto&, const auto&, bool) -> Result<void*> {
+                return Error(Code::kInternal, "these are two processes");
+              });
         });
     if (!added.ok()) return false;
   }
@@ -266,7 +261,6 @@ TEST(CommunicatorTest, WithoutBlocking) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ExpectOk(rank->status());
   }
-  EXPECT_TRUE(zero.job()->on_one_host());
 }
 
 TEST(CommunicatorTest, RanksThatRemainAgreeOnATokenWithoutTheOthers) {

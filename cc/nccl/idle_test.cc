@@ -64,10 +64,7 @@ Ranks OpenRanks(int size) {
       Settings settings;
       settings.hosts = Hosts::kAll;
       settings.timeout_s = 2;
-      auto job = Job::Meet(raw->token(), raw->rank(), raw->size(), 0, settings,
-                           raw->aborted());
-      CXL_RETURN_IF_ERROR(job.status());
-      return raw->OpenIn(*std::move(job));
+      return raw->Open(settings, /*make_real=*/{});
     }));
   }
   const Status status = group.End();

@@ -34,12 +34,6 @@ Clock::time_point DeadlineOf(const Settings& settings) {
                             std::chrono::duration<double>(settings.timeout_s));
 }
 
-Status Canceled() {
-  return Error(
-      Code::kFailedPrecondition,
-      "the communicator was aborted while its ranks met; make a new one");
-}
-
 Status DidNotJoin(int rank, const Settings& settings) {
   return Error(Code::kDeadlineExceeded, "rank ", rank,
                " of the communicator did not join within ", settings.timeout_s,
@@ -55,7 +49,7 @@ Result<std::unique_ptr<pool::Pool>> CreateOnceFree(
   for (;;) {
     auto pool = places.Create();
     if (pool.status().code() != Code::kAlreadyExists) return pool;
-    if (cancel) return Canceled();
+    if (cancel) return AbortedWhileMeeting();
     if (Clock::now() > deadline) return pool;
     std::this_thread::sleep_for(kBusyPoll);
   }
@@ -70,7 +64,7 @@ Result<std::unique_ptr<pool::Pool>> AttachOnceThere(
     auto pool = places.Attach();
     const Code code = pool.status().code();
     if (pool.ok() || code == Code::kPermissionDenied) return pool;
-    if (cancel) return Canceled();
+    if (cancel) return AbortedWhileMeeting();
     const Clock::time_point now = Clock::now();
     if (code != Code::kNotFound && !found) found = now;
     if (found && now - *found > kFormatTime) return pool.status();
@@ -171,7 +165,7 @@ Status Job::AwaitRanks(const Settings& settings,
   on_one_host_ = true;
   for (int rank = 0; rank < size_; ++rank) {
     while (!comm::Registered(*pool_, rank)) {
-      if (cancel) return Canceled();
+      if (cancel) return AbortedWhileMeeting();
       if (Clock::now() > deadline) return DidNotJoin(rank, settings);
       std::this_thread::sleep_for(kMeetingPoll);
     }
@@ -184,8 +178,6 @@ Status Job::AwaitRanks(const Settings& settings,
   }
   return OkStatus();
 }
-
-Status Job::TakeMemory() { return nccl::TakeMemory(*pool_); }
 
 Result<std::vector<std::byte>> Job::AllGather(
     std::span<const std::byte> block) {

@@ -47,9 +47,6 @@ class Job {
   // How many bytes of its pool a rank may use.
   uint64_t rank_bytes() const { return rank_bytes_; }
 
-  // Takes the memory for calls, at the first call of this rank.
-  Status TakeMemory();
-
   // Returns true if one host (Settings::hosts) has all ranks.
   bool on_one_host() const { return on_one_host_; }
 

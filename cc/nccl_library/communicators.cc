@@ -16,7 +16,6 @@
 #include "cc/nccl/interface/config.h"
 #include "cc/nccl/interface/results.h"
 #include "cc/nccl/interface/settings.h"
-#include "cc/nccl/interface/split.h"
 #include "cc/nccl/interface/unique_id.h"
 #include "cc/nccl_library/exported.h"
 #include "cc/nccl_library/opening.h"
@@ -67,12 +66,7 @@ NcclResult ReportOpened(const Status& status, const Config& config) {
 Status Split(Communicator* parent, int color, int key, void** communicator,
              const Config& config) {
   *communicator = nullptr;
-  if (parent->in_progress())
-    return Error(
-        Code::kInvalidArgument,
-        "ncclCommSplit: the communicator is not ready yet; call "
-        "ncclCommGetAsyncError until it no longer returns ncclInProgress");
-  CXL_RETURN_IF_ERROR(parent->status());
+  CXL_RETURN_IF_ERROR(parent->CheckReady());
   SplitChoice mine = {color, key, {}};
   CXL_ASSIGN_OR_RETURN(mine.token, NewToken());
   std::vector<SplitChoice> choices(parent->size());

@@ -18,7 +18,6 @@
 #include "cc/nccl/compare/cuda/cuda_comparer.h"
 #include "cc/nccl/cuda/cuda_device.h"
 #include "cc/nccl/interface/settings.h"
-#include "cc/nccl/meeting.h"
 #include "cc/nccl_library/exported.h"
 #include "cc/pool/layout/geometry.h"
 
@@ -102,8 +101,8 @@ Status StartComparing(const Opening& opening, uint64_t every,
 
 // Opens the communicator, and names the library that serves it.
 Status OpenAndInform(const Opening& opening, Communicator* communicator) {
-  CXL_RETURN_IF_ERROR(MeetAndOpen(
-      communicator, TheSettings(),
+  CXL_RETURN_IF_ERROR(communicator->Open(
+      TheSettings(),
       [&](const Gather& gather, const std::string& why, bool problem) {
         Inform(opening, "to NCCL, " + why, problem);
         return OpenReal(opening, gather);

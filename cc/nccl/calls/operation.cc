@@ -113,6 +113,7 @@ Result<Collective> MakeCollective(const Operation& operation, int rank,
   call.input = static_cast<const std::byte*>(operation.input);
   call.output = static_cast<std::byte*>(operation.output);
   if (plan::Reduces(traits.op)) {
+    collective.reduction = operation.reduction;
     CXL_RETURN_IF_ERROR(SetReduction(operation, size, reductions, &collective));
     if (collective.divisor > 0) call.name += " (avg)";
     if (collective.factor) call.name += " (premultiplied)";

@@ -44,6 +44,7 @@ struct Operation {
 // it is 0.
 struct Collective {
   comm::Call call;
+  int reduction = 0;  // ncclRedOp_t
   uint32_t divisor = 0;
   std::optional<comm::Factor> factor;  // of a premultiplied sum
 };

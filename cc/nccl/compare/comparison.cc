@@ -17,20 +17,6 @@ int TypeOf(DType dtype) {
   return static_cast<int>(std::ranges::find(kTypes, dtype) - kTypes.begin());
 }
 
-int ReductionOf(const Collective& collective) {
-  if (collective.divisor > 0) return kAvg;
-  switch (collective.call.reduce_op) {
-    case ReduceOp::kProd:
-      return kProd;
-    case ReduceOp::kMin:
-      return kMin;
-    case ReduceOp::kMax:
-      return kMax;
-    default:
-      return kSum;
-  }
-}
-
 bool Overlap(const comm::Call& call) {
   return call.input < call.output + plan::OutputBytes(call.request) &&
          call.output < call.input + plan::InputBytes(call.request);
@@ -183,7 +169,7 @@ Status Comparison::Repeat() {
 Status Comparison::Reduce(const Collective& collective, const void* from,
                           void* to) {
   const int type = TypeOf(collective.call.dtype);
-  int op = ReductionOf(collective);
+  int op = collective.reduction;
   if (!collective.factor)
     return Reduce(collective.call.request, from, to, type, op);
   const comm::Factor& factor = *collective.factor;

@@ -99,10 +99,9 @@ class ComparisonTest : public testing::Test {
                                                       true, MakeModel));
       const Status added = group_.AddOpening([raw = ranks_.back().get(), rank,
                                               every]() -> Status {
-        CXL_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
-                             Job::Meet(raw->token(), rank, kSize, 0,
-                                       TheSettings(), raw->aborted()));
-        CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
+        Settings settings;
+        settings.hosts = Hosts::kAll;
+        CXL_RETURN_IF_ERROR(raw->Open(settings, /*make_real=*/{}));
         raw->Compare(std::make_unique<Comparison>(
             StandInNccl::Find, StandInNccl::Shadow(rank),
             std::make_unique<HostComparer>(raw->device()), rank, kSize, every));

@@ -229,10 +229,7 @@ Status CudaDevice::Open(const std::atomic<bool>& cancel) {
   for (;;) {
     CXL_ASSIGN_OR_RETURN(const bool connected, channel_->TryConnect());
     if (connected) return OkStatus();
-    if (cancel)
-      return Error(
-          Code::kFailedPrecondition,
-          "the communicator was aborted while its ranks met; make a new one");
+    if (cancel) return AbortedWhileMeeting();
     std::this_thread::sleep_for(kPollInterval);
   }
 }

@@ -1,8 +1,10 @@
 #ifndef JAX_CXL_NCCL_INTERFACE_CONFIG_H_
 #define JAX_CXL_NCCL_INTERFACE_CONFIG_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 
 #include "cc/nccl/interface/abi.h"
 
@@ -13,7 +15,13 @@ namespace jax_cxl::nccl {
 class Config {
  public:
   // `given` may be null.
-  explicit Config(const NcclConfig* given);
+  explicit Config(const NcclConfig* given) : given_(given != nullptr) {
+    if (!given_) return;
+    // Without the magic, the size is not known.
+    const size_t size =
+        given->magic == kConfigMagic ? given->size : sizeof(NcclConfig);
+    std::memcpy(bytes_.data(), given, std::min(size, bytes_.size()));
+  }
 
   // Returns null if the program gave none.
   const NcclConfig* get() const {

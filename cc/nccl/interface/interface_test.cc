@@ -10,7 +10,6 @@
 #include "cc/nccl/interface/config.h"
 #include "cc/nccl/interface/real_library.h"
 #include "cc/nccl/interface/settings.h"
-#include "cc/nccl/interface/split.h"
 #include "cc/nccl/interface/unique_id.h"
 
 namespace jax_cxl::nccl {
@@ -80,15 +79,11 @@ TEST(SharedMemoryTest, Reads) {
   EXPECT_EQ(spec.coherence, pool::CoherenceMode::kUncached);
   EXPECT_TRUE(settings.shared_memory->coherence_given);
 
-  const auto flush = ReadSharedMemory("dax:/dev/dax0.0?gpu_writes=memory");
-  ASSERT_TRUE(flush.ok()) << flush.status().message();
-  EXPECT_EQ(flush->spec.coherence, pool::CoherenceMode::kFlush);
-  EXPECT_TRUE(flush->gpu_writes_memory);
-
-  const auto file = ReadSharedMemory("file:/mnt/pool");
-  ASSERT_TRUE(file.ok()) << file.status().message();
-  EXPECT_EQ(file->spec.coherence, pool::CoherenceMode::kCoherent);
-  EXPECT_FALSE(file->coherence_given);
+  const Settings flush =
+      Read({{"JAX_CXL_NCCL_POOL", "dax:/dev/dax0.0?gpu_writes=memory"}});
+  ASSERT_TRUE(flush.status.ok()) << flush.status.message();
+  EXPECT_EQ(flush.shared_memory->spec.coherence, pool::CoherenceMode::kFlush);
+  EXPECT_TRUE(flush.shared_memory->gpu_writes_memory);
 }
 
 TEST(SharedMemoryTest, Refuses) {
@@ -100,10 +95,11 @@ TEST(SharedMemoryTest, Refuses) {
         "dax:/a?coherence=coherent&gpu_writes=memory", "dax:/a?gpu_writes=1",
         "file:/a?size=1GiB", "file:/a?offset=4KiB", "nfs:/a",
         "dax:/a?devices=2"})
-    EXPECT_EQ(ReadSharedMemory(wrong).status().code(), Code::kInvalidArgument)
+    EXPECT_EQ(Read({{"JAX_CXL_NCCL_POOL", wrong}}).status.code(),
+              Code::kInvalidArgument)
         << wrong;
   for (const char* unsupported : {"dax:/a,/b", "file:/a?devices=2", "shm:"})
-    EXPECT_EQ(ReadSharedMemory(unsupported).status().code(),
+    EXPECT_EQ(Read({{"JAX_CXL_NCCL_POOL", unsupported}}).status.code(),
               Code::kUnimplemented)
         << unsupported;
 }

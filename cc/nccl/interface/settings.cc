@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "cc/pool/media/medium.h"
+
 namespace jax_cxl::nccl {
 namespace {
 
@@ -20,15 +22,16 @@ Status ReadHosts(const std::string& text, Hosts* hosts) {
   return OkStatus();
 }
 
+template <typename Number>
 Status ReadNumber(const char* name, const std::string& text, double least,
-                  double most, double* number) {
+                  double most, Number* number) {
   if (text.empty()) return OkStatus();
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (*end != '\0' || !(value >= least && value <= most))
     return Error(Code::kInvalidArgument, name, " is '", text,
                  "'; write a number from ", least, " to ", most);
-  *number = value;
+  *number = static_cast<Number>(value);
   return OkStatus();
 }
 
@@ -45,48 +48,73 @@ Status ReadCompare(const std::string& text, uint64_t* every) {
 
 Status ReadPool(const std::string& uri, Settings* settings) {
   if (uri.empty()) return OkStatus();
-  CXL_ASSIGN_OR_RETURN(const pool::PoolUri memory, ReadSharedMemory(uri));
-  if (settings->hosts == Hosts::kMachines && !memory.coherence_given &&
-      memory.spec.coherence == pool::CoherenceMode::kCoherent)
-    return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_POOL is '", uri,
-                 "'. Between machines it has to say how they see each other's "
+  const auto wrong = [&](Code code, const char* problem) {
+    return Error(code, "JAX_CXL_NCCL_POOL is '", uri, "'", problem);
+  };
+  const Result<pool::PoolUri> memory = pool::ParsePoolUri(uri);
+  if (!memory.ok())
+    return Error(memory.status().code(),
+                 "JAX_CXL_NCCL_POOL: ", memory.status().message());
+  const pool::PoolSpec& spec = memory->spec;
+  if (spec.medium == &pool::Medium::Shm())
+    return wrong(Code::kUnimplemented,
+                 "; name memory that several machines can map, by dax: or "
+                 "file:, such as dax:/dev/dax0.0. Without JAX_CXL_NCCL_POOL, "
+                 "pools lie in /dev/shm");
+  if (spec.paths.size() > 1 || spec.devices_per_path > 1)
+    return wrong(Code::kUnimplemented,
+                 "; collectives of NCCL use one device: name one path, and "
+                 "leave devices= out");
+  if (spec.medium == &pool::Medium::File() &&
+      (spec.bytes > 0 || spec.offset > 0))
+    return wrong(Code::kInvalidArgument,
+                 "; each communicator has a file of its own, whose size "
+                 "follows from JAX_CXL_NCCL_RANK_BYTES: leave size= and "
+                 "offset= out");
+  if (settings->hosts == Hosts::kMachines && !memory->coherence_given &&
+      spec.coherence == pool::CoherenceMode::kCoherent)
+    return wrong(Code::kInvalidArgument,
+                 ". Between machines it has to say how they see each other's "
                  "stores: add ?coherence=flush, which is right on every "
                  "machine, or ?coherence=coherent if the hardware keeps their "
                  "caches coherent");
-  settings->shared_memory = memory;
+  settings->shared_memory = *memory;
   return OkStatus();
+}
+
+Status ReadAll(const std::function<std::string(const char*)>& variable,
+               Settings* settings) {
+  constexpr double kMostRankBytes = 16e9, kMostCommunicatorBytes = 1e13;
+  CXL_RETURN_IF_ERROR(
+      ReadHosts(variable("JAX_CXL_NCCL_HOSTS"), &settings->hosts));
+  const auto read = [&](const char* name, double least, double most,
+                        auto* number) {
+    return ReadNumber(name, variable(name), least, most, number);
+  };
+  CXL_RETURN_IF_ERROR(read("JAX_CXL_NCCL_RANK_BYTES", kLeastRankBytes,
+                           kMostRankBytes, &settings->rank_bytes));
+  CXL_RETURN_IF_ERROR(read("JAX_CXL_NCCL_COMMUNICATOR_BYTES", kLeastRankBytes,
+                           kMostCommunicatorBytes,
+                           &settings->communicator_bytes));
+  CXL_RETURN_IF_ERROR(
+      read("JAX_CXL_TIMEOUT", 0.001, 1e9, &settings->timeout_s));
+  CXL_RETURN_IF_ERROR(
+      read("JAX_CXL_WARN_AFTER", 0.001, 1e9, &settings->warn_after_s));
+  CXL_RETURN_IF_ERROR(
+      ReadCompare(variable("JAX_CXL_NCCL_COMPARE"), &settings->compare));
+  return ReadPool(variable("JAX_CXL_NCCL_POOL"), settings);
 }
 
 }  // namespace
 
 Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
-  constexpr double kMostRankBytes = 16e9, kMostCommunicatorBytes = 1e13;
   Settings settings;
   const std::string debug = variable("NCCL_DEBUG");
   settings.informs = debug == "INFO" || debug == "TRACE";
   settings.warns = settings.informs || debug == "WARN";
   settings.interfaces = variable("NCCL_SOCKET_IFNAME");
   settings.library = variable("JAX_CXL_NCCL_LIBRARY");
-  auto rank_bytes = static_cast<double>(settings.rank_bytes);
-  auto communicator_bytes = static_cast<double>(settings.communicator_bytes);
-  settings.status = ReadHosts(variable("JAX_CXL_NCCL_HOSTS"), &settings.hosts);
-  const auto read = [&](const char* name, double least, double most,
-                        double* number) {
-    const Status status = ReadNumber(name, variable(name), least, most, number);
-    if (settings.status.ok()) settings.status = status;
-  };
-  read("JAX_CXL_NCCL_RANK_BYTES", kLeastRankBytes, kMostRankBytes, &rank_bytes);
-  read("JAX_CXL_NCCL_COMMUNICATOR_BYTES", kLeastRankBytes,
-       kMostCommunicatorBytes, &communicator_bytes);
-  read("JAX_CXL_TIMEOUT", 0.001, 1e9, &settings.timeout_s);
-  read("JAX_CXL_WARN_AFTER", 0.001, 1e9, &settings.warn_after_s);
-  settings.rank_bytes = static_cast<uint64_t>(rank_bytes);
-  settings.communicator_bytes = static_cast<uint64_t>(communicator_bytes);
-  if (settings.status.ok())
-    settings.status =
-        ReadCompare(variable("JAX_CXL_NCCL_COMPARE"), &settings.compare);
-  if (settings.status.ok())
-    settings.status = ReadPool(variable("JAX_CXL_NCCL_POOL"), &settings);
+  settings.status = ReadAll(variable, &settings);
   return settings;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cc/base/status.h"
-#include "cc/nccl/interface/pool_setting.h"
+#include "cc/pool/media/uri.h"
 
 namespace jax_cxl::nccl {
 
@@ -25,8 +25,9 @@ struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
   std::string interfaces;          // NCCL_SOCKET_IFNAME
-  // JAX_CXL_NCCL_POOL, if it names memory that machines share. Without it,
-  // pools lie in /dev/shm.
+  // JAX_CXL_NCCL_POOL, if it names memory that machines share; it has one path.
+  // For a device, the spec is the part of the device in which pools lie.
+  // Without JAX_CXL_NCCL_POOL, pools lie in /dev/shm.
   std::optional<pool::PoolUri> shared_memory;
   // JAX_CXL_NCCL_COMMUNICATOR_BYTES: how much of a shared device a communicator
   // takes, however many ranks it has. Two pools then never overlap in a part,

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -46,6 +47,17 @@ PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
   }
   token.low |= 1;
   return token;
+}
+
+SplitPart PartOf(const std::vector<SplitChoice>& choices, int rank) {
+  std::vector<int> ranks;
+  for (int each = 0; each < static_cast<int>(choices.size()); ++each)
+    if (choices[each].color == choices[rank].color) ranks.push_back(each);
+  std::ranges::stable_sort(ranks, {},
+                           [&](int each) { return choices[each].key; });
+  const auto place = std::ranges::find(ranks, rank) - ranks.begin();
+  return {choices[ranks.front()].token, static_cast<int>(place),
+          static_cast<int>(ranks.size())};
 }
 
 std::string PoolName(const PoolToken& token) {

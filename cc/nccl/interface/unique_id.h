@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cc/base/status.h"
 #include "cc/nccl/interface/abi.h"
@@ -37,6 +38,25 @@ Result<PoolToken> RandomPoolToken();
 // the same ranks have already made from that one.
 PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
                       uint64_t count);
+
+// What a rank asks for when a communicator is split. The part uses `token` if
+// this rank becomes its first rank.
+struct SplitChoice {
+  int color = 0;
+  int key = 0;
+  PoolToken token;
+};
+
+// The part of a rank.
+struct SplitPart {
+  PoolToken token;
+  int rank = 0;
+  int size = 0;
+};
+
+// Returns the part of `rank`: the ranks of its color, sorted by key. Ranks with
+// equal keys are sorted by rank.
+SplitPart PartOf(const std::vector<SplitChoice>& choices, int rank);
 
 std::string PoolName(const PoolToken& token);
 

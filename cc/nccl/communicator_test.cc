@@ -3,7 +3,7 @@
 // Which library makes a communicator, with a modeled device and a stand-in for
 // NVIDIA's library.
 
-#include "cc/nccl/meeting.h"
+#include "cc/nccl/communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -55,9 +55,7 @@ Outcome MeetAll(const Settings& settings, bool blocking,
     outcome.ranks.push_back(std::make_unique<Communicator>(
         token, rank, kSize, 0, blocking, make_device));
     threads.emplace_back([&, raw = outcome.ranks.back().get()] {
-      const auto open = [&, raw] {
-        return MeetAndOpen(raw, settings, make_real);
-      };
+      const auto open = [&, raw] { return raw->Open(settings, make_real); };
       if (!blocking) return raw->OpenLater(open);
       const Status status = open();
       EXPECT_TRUE(status.ok()) << status.message();
@@ -80,12 +78,12 @@ Settings OfHosts(Hosts hosts) {
   return settings;
 }
 
-TEST(MeetingTest, APoolServesRanksOfSeveralHosts) {
+TEST(CommunicatorTest, APoolServesRanksOfSeveralHosts) {
   for (const bool blocking : {true, false})
     EXPECT_EQ(MeetAll(OfHosts(Hosts::kAll), blocking, MakeModel).real, 0);
 }
 
-TEST(MeetingTest, TheRealLibraryServesOneHost) {
+TEST(CommunicatorTest, TheRealLibraryServesOneHost) {
   const Outcome outcome =
       MeetAll(OfHosts(Hosts::kProcesses), /*blocking=*/true, MakeModel);
   EXPECT_EQ(outcome.real, kSize);
@@ -93,7 +91,7 @@ TEST(MeetingTest, TheRealLibraryServesOneHost) {
 }
 
 // Only one rank has the problem, but all take the real library.
-TEST(MeetingTest, ADeviceThatCannotUseThePool) {
+TEST(CommunicatorTest, ADeviceThatCannotUseThePool) {
   for (const bool blocking : {true, false}) {
     const Outcome outcome = MeetAll(
         OfHosts(Hosts::kAll), blocking,
