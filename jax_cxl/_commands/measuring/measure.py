@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,58 +18,35 @@ _SAMPLE_SECONDS = 0.01
 _MAX_CALLS = 1000
 
 
-class Case(NamedTuple):
-    """A shape, with the runners of the backends that have its operation."""
-
-    buffers: JaxBuffers
-    runners: dict[str, JaxRunner]
-
-
 def spread(microseconds: Sequence[float]) -> dict[str, float]:
     """Returns minimum, median and maximum, in the form of results files."""
     found = min(microseconds), statistics.median(microseconds), max(microseconds)
     return dict(zip(("min", "median", "max"), (round(time, 3) for time in found), strict=True))
 
 
-def _sizes_of(name: str, options: argparse.Namespace) -> list[int]:
-    return options.sizes if OPS[name].sized else [0]
-
-
-def _case(
-    world: World, names: Sequence[str], name: str, size: int, options: argparse.Namespace
-) -> Case:
-    op, dtype = OPS[name], np.dtype(options.dtype)
-    # Whole blocks, of at least one element.
-    count = max(1, size // (op.blocks(world.size) * dtype.itemsize))
-    shape = Shape(op, world.size, world.rank, count, dtype)
-    buffers = JaxBuffers(shape)
-    runners = {}
-    for backend in names:
-        fixed = options.calls or calls_on_gpu(shape.bytes)
-        runner = runner_of(backend, buffers, None if options.platform == "cpu" else fixed)
-        if runner:
-            runners[backend] = runner
-    return Case(buffers, runners)
-
-
 def measure(
     world: World, names: Sequence[str], options: argparse.Namespace
 ) -> Iterator[tuple[Shape, dict[str, Any]]]:
     """Measures the backends in `names`; yields the rows of the results file on all ranks."""
-    cases = [(op, size) for op in options.ops for size in _sizes_of(op, options)]
+    ops, dtype = [OPS[name] for name in options.ops], np.dtype(options.dtype)
+    cases = [(op, size) for op in ops for size in (options.sizes if op.sized else [0])]
     for i, (op, size) in enumerate(cases, 1):
-        case = _case(world, names, op, size, options)
+        # Whole blocks, of at least one element.
+        count = max(1, size // (op.blocks(world.size) * dtype.itemsize))
+        shape = Shape(op, world.size, world.rank, count, dtype)
         if world.rank == 0:
-            print(f"bench: {i}/{len(cases)} {case.buffers.shape}", file=sys.stderr, end="\r")
-        for row in _measure_case(world, case, options):
-            yield case.buffers.shape, row
+            print(f"bench: {i}/{len(cases)} {shape}", file=sys.stderr, end="\r")
+        for row in _measure_shape(world, names, shape, options):
+            yield shape, row
 
 
-def _measure_case(
-    world: World, case: Case, options: argparse.Namespace
+def _measure_shape(
+    world: World, names: Sequence[str], shape: Shape, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    buffers, runners = case
-    shape = buffers.shape
+    buffers = JaxBuffers(shape)
+    fixed = None if options.platform == "cpu" else options.calls or calls_on_gpu(shape.bytes)
+    found = {name: runner_of(name, buffers, fixed) for name in names}
+    runners = {name: runner for name, runner in found.items() if runner}
     buffers.allocate()
     expected = shape.expected()
     wrong = {name: _count_wrong(world, expected, runner) for name, runner in runners.items()}
@@ -94,11 +71,8 @@ def _measure_case(
             "algbw_gbps": round(rate, 6),
             "busbw_gbps": round(rate * shape.op.bus_factor(shape.ranks), 6),
         }
-        written = _bytes_written(world, runner) if name == "jax_cxl" else None
-        row["wrong"] = wrong[name] + _count_wrong(world, expected, runner)
-        if written is not None:
-            row["bytes_written"] = written
-        yield row
+        written = {"bytes_written": _bytes_written(world, runner)} if name == "jax_cxl" else {}
+        yield row | {"wrong": wrong[name] + _count_wrong(world, expected, runner)} | written
     buffers.release()
 
 

@@ -43,19 +43,17 @@ class Arrivals:
     flushed: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Observations:
-    """What two hosts saw of each other's stores. Arrivals are those of the worse direction."""
+def recommend(
+    words: int, stores: Arrivals, *, round_trip_ns: float, kernels: int
+) -> Iterator[Finding]:
+    """Concludes from what two hosts saw of each other's stores which `coherence=` the pool needs.
 
-    words: int
-    stores: Arrivals
-    round_trip_ns: float
-    kernels: int
-
-
-def recommend(seen: Observations) -> Iterator[Finding]:
-    """Concludes from the counts which `coherence=` the pool needs."""
-    stores, words = seen.stores, seen.words
+    Args:
+      words: number of stores in each direction.
+      stores: the arrivals of the worse direction.
+      round_trip_ns: median time of a round trip of a doorbell.
+      kernels: number of kernels that run the two processes.
+    """
     if stores.flushed < words:
         yield problem(
             f"memory: {words - stores.flushed} of {words} stores that were written back did"
@@ -64,10 +62,10 @@ def recommend(seen: Observations) -> Iterator[Finding]:
         return
     yield ok(f"memory: the same on both hosts ({words} of {words} stores arrived)")
     yield ok(
-        f"doorbell: {seen.round_trip_ns / 2000:.2f} us each way (half of a round trip, median of"
+        f"doorbell: {round_trip_ns / 2000:.2f} us each way (half of a round trip, median of"
         f" {_ROUNDS}, coherence=flush)"
     )
-    if seen.kernels < 2:
+    if kernels < 2:
         yield note("both processes run under one kernel, whose caches are always coherent")
     counts = f"{stores.plain} of {words} stores arrived without a write-back and without a drop"
     if stores.plain == words:
@@ -99,11 +97,11 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
     try:
         with _connect(host, int(port)) as connection:
             partner = _Partner(connection)
-            seen = _check(spec, partner, first=not host)
+            findings = _check(spec, partner, first=not host)
     except (OSError, errors.CxlError) as error:
         yield problem(f"memory between the hosts: {error}")
         return
-    yield from recommend(seen)
+    yield from findings
 
 
 def _connect(host: str, port: int) -> socket.socket:
@@ -161,7 +159,7 @@ class _Partner:
         return message
 
 
-def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observations:
+def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Iterator[Finding]:
     """Runs the check. The first host creates the pool, and the other host attaches to it."""
     arguments = memory_check.arguments(spec)
     try:
@@ -186,7 +184,7 @@ def _check(spec: pool_uri.PoolSpec, partner: _Partner, first: bool) -> Observati
     # Once both hosts have sent this message, the pools may be closed.
     partner.say(round_trip_ns=mine)
     theirs = partner.hear()["round_trip_ns"]
-    return Observations(
+    return recommend(
         pool.check_words(),
         stores,
         round_trip_ns=mine if first else theirs,

@@ -181,15 +181,14 @@ class IncoherentTest(parameterized.TestCase):
         hosts = [_Host(memory, writes_through) for _ in range(2)]
         found = _exchange(hosts)
         self.assertEqual(found, hosts_check.Arrivals(*expected))
-        seen = hosts_check.Observations(4, found, round_trip_ns=900, kernels=2)
-        texts = [finding.text for finding in hosts_check.recommend(seen)]
+        findings = hosts_check.recommend(4, found, round_trip_ns=900, kernels=2)
+        texts = [finding.text for finding in findings]
         self.assertIn("0.45 us each way", texts[1])
         self.assertIn(words, texts[2])
 
     def test_stores_that_do_not_arrive_are_a_problem(self):
         stores = hosts_check.Arrivals(plain=0, dropped=0, flushed=63)
-        seen = hosts_check.Observations(64, stores, round_trip_ns=1, kernels=2)
-        (finding,) = hosts_check.recommend(seen)
+        (finding,) = hosts_check.recommend(64, stores, round_trip_ns=1, kernels=2)
         self.assertEqual(finding.level, "problem")
 
 
