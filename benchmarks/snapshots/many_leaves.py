@@ -7,9 +7,10 @@ The tree is like the state of an optimizer. Of every ten leaves, four are arrays
 over the devices, three are replicated arrays, two are replicated scalars, and one is a scalar of
 each process. All arrays are new in each save, as after a training step. "first save" is the first
 one of a new `Snapshots`. The second save begins to compile programs in the background. Later saves
-use these programs, and are measured once the programs are ready. "wall" is the time of the slowest
-process from a common start. "processor" is the processor time of the calling thread, on which other
-programs on the machine have less influence than on the wall time.
+use these programs, and are measured once the programs are ready. In the third save JAX compares all
+arrays with what the programs expect. "wall" is the time of the slowest process from a common start.
+"processor" is the processor time of the calling thread, on which other programs on the machine have
+less influence than on the wall time.
 """
 
 import functools
@@ -80,7 +81,7 @@ def main(_) -> None:
     step = 0
     for _round in range(_REPEATS.value + 1):
         with jax_cxl.Snapshots(where) as snapshots:
-            for what in ("first save", "second save", "later save", "later save"):
+            for what in ("first save", "second save", "third save", "later save", "later save"):
                 # Waits until the programs of the second save have been compiled.
                 joining._thread().submit(int).result()
                 tree = jax.block_until_ready(jax.tree.map(lambda x: x + 1, tree))

@@ -24,7 +24,6 @@ try:
         compilation as compilation,
         dispatch as dispatch,
         distributed as distributed,
-        programs as programs,
         tracing as tracing,
     )
 except (ImportError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""The constructor of arrays, their layouts, and the parts of arrays on devices."""
+"""The constructor of arrays, and the parts of arrays on devices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,11 +31,6 @@ def of_devices(array: Any) -> Sequence[jax.Array]:
     describes the parts.
     """
     return array._arrays
-
-
-def layout_of(array: Any) -> Any:
-    """Returns the layout of an array. `array.format` takes five times as long."""
-    return array._pjrt_layout
 
 
 def put(

@@ -8,7 +8,6 @@ import random_tree
 from absl.testing import absltest, parameterized
 from jax.experimental.layout import Format, Layout
 
-from jax_cxl import _compat
 from jax_cxl._store.writing import joining, shard_bytes
 
 
@@ -18,11 +17,13 @@ class JoiningTest(parameterized.TestCase):
         self.enterContext(absltest.mock.patch.object(shard_bytes, "FEWEST_JOINED", 1))
         self.enterContext(absltest.mock.patch.object(joining, "_TOGETHER", 3))
         self.joined = 0  # arrays
-        self.enterContext(absltest.mock.patch.object(_compat.programs, "run", self.run_program))
+        original = joining.Group.split
 
-    def run_program(self, program, operands, run=_compat.programs.run):
-        self.joined += len(operands)
-        return run(program, operands)
+        def split(group, joined, views):
+            self.joined += len(group.leaves)
+            original(group, joined, views)
+
+        self.enterContext(absltest.mock.patch.object(joining.Group, "split", split))
 
     def save_twice(self, snapshots, tree):
         for step in range(2):

@@ -8,6 +8,7 @@ program has read.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import math
@@ -32,29 +33,21 @@ class Group:
     """Arrays that one program joins.
 
     Attributes:
-      layouts: the layout that the program expects, by number of the leaf. Arrays that can have only
-        one layout are left out.
-      parts: for each device, a sequence with an entry for each array: the number of the array's
-        shard on this device, and the size of the shard in bytes.
+      sizes: the size in bytes of each array's shards.
+      numbers: for each device, the numbers of the arrays' shards on this device.
     """
 
     leaves: Sequence[int]
-    layouts: Mapping[int, Any]
-    parts: Sequence[Sequence[tuple[int, int]]]
+    sizes: Sequence[int]
+    numbers: Sequence[Sequence[int]]
     program: Any
 
-    def start(self, arrays: Mapping[int, Any]) -> Sequence[jax.Array]:
-        """Starts the program; returns the joined arrays of each device, () if it does not fit."""
-        # XLA does not check that the arrays have the layouts for which the program was compiled.
-        if any(_compat.arrays.layout_of(arrays[leaf]) != of for leaf, of in self.layouts.items()):
-            return ()
-        return _compat.programs.run(self.program, [arrays[leaf] for leaf in self.leaves])
-
-    def split(self, joined: Sequence[jax.Array], views: list[Any]) -> None:
-        """Waits for the joined arrays; puts views of the shards into a list, at their numbers."""
-        for array, parts in zip(joined, self.parts, strict=True):
+    def split(self, joined: jax.Array, views: list[Any]) -> None:
+        """Waits for the joined array; puts views of the shards into a list, at their numbers."""
+        of_devices = _compat.arrays.of_devices(joined)
+        for array, numbers in zip(of_devices, self.numbers, strict=True):
             data, end = np.asarray(array), 0
-            for number, size in parts:
+            for number, size in zip(numbers, self.sizes, strict=True):
                 start, end = end, end + size
                 views[number] = data[start:end]
 
@@ -71,7 +64,9 @@ class Joiner:
         if platforms.only_cpus():
             # Keep only what describes the arrays, because the arrays themselves take memory.
             forms = {
-                leaf: (x.sharding, x.aval) for leaf, x in arrays.items() if hasattr(x, "sharding")
+                leaf: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+                for leaf, x in arrays.items()
+                if hasattr(x, "sharding")
             }
             self._groups = _thread().submit(_groups, forms, shards)
 
@@ -80,78 +75,70 @@ class Joiner:
         groups = self._groups
         if groups is None or not groups.done() or groups.exception():
             return 0
-        started = [(group, group.start(arrays)) for group in groups.result()]
-        joined = [(group, of_devices) for group, of_devices in started if of_devices]
-        for group, of_devices in joined:
-            group.split(of_devices, views)
-        return sum(len(group.leaves) for group, _ in joined)
+        started = []
+        for group in groups.result():
+            with contextlib.suppress(ValueError):  # An array has an unusual layout.
+                started.append((group, group.program(*(arrays[leaf] for leaf in group.leaves))))
+        for group, joined in started:
+            group.split(joined, views)
+        return sum(len(group.leaves) for group, _ in started)
 
 
-def _groups(forms: Mapping[int, Any], shards: Sequence[tuple[int, int]]) -> list[Group]:
+def _groups(
+    forms: Mapping[int, jax.ShapeDtypeStruct], shards: Sequence[tuple[int, int]]
+) -> list[Group]:
     """Chooses small arrays, and compiles programs that join them."""
     numbers: dict[int, list[int]] = {}
     for number, (leaf, _) in sorted(enumerate(shards), key=lambda shard: shard[1]):
         numbers.setdefault(leaf, []).append(number)
-    found: dict[tuple[jax.Device, ...], list[tuple[int, int]]] = {}
-    for leaf, (sharding, aval) in forms.items():
-        devices, size = _on_devices(sharding, aval.shape, aval.dtype)
-        if 0 < size <= _MOST_BYTES and len(devices) == len(numbers.get(leaf, ())):
-            found.setdefault(devices, []).append((size, leaf))
+    found: dict[Any, dict[jax.ShapeDtypeStruct, list[int]]] = {}
+    for leaf, form in forms.items():
+        size, devices, count = _on_devices(form)
+        if 0 < size <= _MOST_BYTES and count == len(numbers.get(leaf, ())):
+            found.setdefault(devices, {}).setdefault(form, []).append(leaf)
     program = functools.cache(_compiled)
-    layouts = functools.cache(_usual_layout)
     made = []
-    for devices, members in found.items():
+    for devices, of_form in found.items():
+        members = [leaf for same in of_form.values() for leaf in same]
         if len(members) < shard_bytes.FEWEST_JOINED:
             continue
-        members.sort()  # Groups of arrays of the same sizes share a program.
         for start in range(0, len(members), _TOGETHER):
-            sizes, leaves = zip(*members[start : start + _TOGETHER], strict=True)
-            of_devices = zip(*(numbers[leaf] for leaf in leaves), strict=True)
-            ranks = {leaf: len(forms[leaf][1].shape) for leaf in leaves}
-            made.append(
-                Group(
-                    leaves,
-                    {leaf: layouts(rank, devices) for leaf, rank in ranks.items() if rank > 1},
-                    [tuple(zip(own, sizes, strict=True)) for own in of_devices],
-                    program(sizes, devices),
-                )
-            )
+            leaves = members[start : start + _TOGETHER]
+            some = tuple(forms[leaf] for leaf in leaves)
+            sizes = [_on_devices(form)[0] for form in some]
+            of_devices = list(zip(*(numbers[leaf] for leaf in leaves), strict=True))
+            made.append(Group(leaves, sizes, of_devices, program(devices, some)))
     return made
 
 
 @functools.lru_cache(1024)
-def _on_devices(
-    sharding: jax.sharding.Sharding, shape: tuple[int, ...], dtype: Any
-) -> tuple[tuple[jax.Device, ...], int]:
-    """Returns the devices of this process, in the order of JAX, and the bytes on each of them."""
-    devices = tuple(sharding.addressable_devices_indices_map(shape))
+def _on_devices(form: jax.ShapeDtypeStruct) -> tuple[int, Any, int]:
+    """Returns an array's bytes on each device; its mesh, or its device; this process's devices."""
+    sharding = form.sharding
     # Arrays whose elements are smaller than a byte are not joined, because XLA and NumPy store them
     # differently.
-    item_bytes = dtype.itemsize if jax.dtypes.itemsize_bits(dtype) >= 8 else 0
-    return devices, math.prod(sharding.shard_shape(shape)) * item_bytes
+    item_bytes = form.dtype.itemsize if jax.dtypes.itemsize_bits(form.dtype) >= 8 else 0
+    size = math.prod(sharding.shard_shape(form.shape)) * item_bytes
+    where = sharding.mesh if isinstance(sharding, jax.NamedSharding) else sharding
+    return size, where, len(sharding.addressable_devices)
 
 
-def _usual_layout(rank: int, devices: Sequence[jax.Device]) -> Any:
-    """Returns the row-major layout of arrays with this many dimensions."""
-    return _compat.arrays.layout_of(jax.device_put(np.zeros((1,) * rank, np.uint8), devices[0]))
-
-
-def _compiled(sizes: Sequence[int], devices: Sequence[jax.Device]) -> Any:
-    """Compiles a program that joins an array of each of these sizes, on each device."""
+def _compiled(devices: Any, forms: Sequence[jax.ShapeDtypeStruct]) -> Any:
+    """Compiles a program that joins the parts of arrays of these forms on each device."""
     _register()
-    names = [f"%a{number}" for number in range(len(sizes))]
-    types = [f"tensor<{size}xui8>" for size in sizes]
-    named = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
-    result = f"tensor<{sum(sizes)}xui8>"
-    text = f"""
-module @{_TARGET} {{
-  func.func public @main({named}) -> {result} {{
-    %joined = stablehlo.custom_call @{_TARGET}({", ".join(names)}) {{api_version = 4 : i32}}
-        : ({", ".join(types)}) -> {result}
-    return %joined : {result}
-  }}
-}}"""
-    return _compat.programs.compile_for_each(text, devices)
+
+    def join(*arrays: jax.Array) -> jax.Array:
+        result = jax.ShapeDtypeStruct((sum(x.nbytes for x in arrays),), np.uint8)
+        joined: jax.Array = jax.ffi.ffi_call(_TARGET, result)(*arrays)
+        return joined
+
+    if isinstance(devices, jax.sharding.Mesh):
+        specs = tuple(form.sharding.spec for form in forms)
+        all_axes = jax.P(devices.axis_names)
+        join = jax.shard_map(
+            join, mesh=devices, in_specs=specs, out_specs=all_axes, check_vma=False
+        )
+    return jax.jit(join).lower(*forms).compile()
 
 
 @functools.cache
