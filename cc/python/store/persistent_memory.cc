@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cc/pool/coherence/coherence.h"
@@ -31,23 +30,19 @@ void BindPersistentMemory(nb::module_& m) {
                                "(cc/store/memory/persistent_memory.h).")
       .def_static(
           "open",
-          [](const nb::dict& place, std::string magic,
-             std::vector<uint64_t> magic_offsets, const std::string& mode,
+          [](const nb::dict& place, const std::string& mode,
              uint64_t least_bytes, double dead_after) {
             pool::PoolSpec spec = SpecOf(place);
             spec.dead_after_s = dead_after;
-            const pool::Signature signature = {std::move(magic),
-                                               std::move(magic_offsets)};
             const pool::OpenMode how =
                 mode == "format"     ? pool::OpenMode::kFormat
                 : mode == "repair"   ? pool::OpenMode::kRepair
                 : mode == "existing" ? pool::OpenMode::kExisting
                                      : pool::OpenMode::kNormal;
             nb::gil_scoped_release release;
-            return PersistentMemory::Open(spec, signature, how, least_bytes);
+            return PersistentMemory::Open(spec, how, least_bytes);
           },
-          "place"_a, nb::kw_only(), "magic"_a, "magic_offsets"_a, "mode"_a,
-          "least_bytes"_a, "dead_after"_a)
+          "place"_a, nb::kw_only(), "mode"_a, "least_bytes"_a, "dead_after"_a)
       .def_prop_ro("num_devices", &PersistentMemory::num_devices)
       .def_prop_ro("device_bytes", &PersistentMemory::device_bytes)
       .def("path", &PersistentMemory::path, "device"_a)

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "cc/pool/layout/layout.h"
 #include "cc/pool/open/contents.h"
 #include "cc/pool/unused_memory.h"
 
@@ -12,14 +13,14 @@ namespace {
 
 bool IsFile(const KeptPath& path) { return !path.piece.is_device(); }
 
-Result<bool> HasSignature(const KeptPath& path, const Signature& signature) {
-  for (const uint64_t offset : signature.offsets) {
-    std::string found(signature.magic.size(), '\0');
+Result<bool> HasSignature(const KeptPath& path) {
+  for (const uint64_t offset : kSuperblockOffsets) {
+    char found[sizeof(kStoreMagic)] = {};
     CXL_RETURN_IF_ERROR(ReadAt(path.file->fd(), path.path, path.piece.align,
                                path.piece.offset + offset,
                                std::as_writable_bytes(std::span(found)))
                             .status());
-    if (found == signature.magic) return true;
+    if (std::ranges::equal(found, kStoreMagic)) return true;
   }
   return false;
 }
@@ -37,8 +38,7 @@ Status CheckZeros(const KeptPath& path) {
                "erase it: python -m jax_cxl store format");
 }
 
-Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec,
-                          const Signature& signature) {
+Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec) {
   KeptPath path;
   path.path = name;
   path.piece = {-1, spec.offset, spec.bytes};
@@ -52,15 +52,14 @@ Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec,
   path.file.emplace(*std::move(file));
   CXL_ASSIGN_OR_RETURN(path.piece,
                        spec.medium->Take(*path.file, spec, /*creating=*/false));
-  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
+  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path));
   return path;
 }
 
-Result<std::vector<KeptPath>> OpenAll(const PoolSpec& spec,
-                                      const Signature& signature) {
+Result<std::vector<KeptPath>> OpenAll(const PoolSpec& spec) {
   std::vector<KeptPath> paths;
   for (const std::string& name : spec.paths) {
-    CXL_ASSIGN_OR_RETURN(KeptPath path, OpenPath(name, spec, signature));
+    CXL_ASSIGN_OR_RETURN(KeptPath path, OpenPath(name, spec));
     for (const KeptPath& other : paths) {
       if (other.file) CXL_RETURN_IF_ERROR(CheckNamedOnce(*other.file, name));
     }
@@ -131,14 +130,14 @@ Status CheckSizes(const std::vector<KeptPath>& paths, const PoolSpec& spec,
 
 // Fails with kDataLoss unless a path holds only zeros, or memory with the
 // signature.
-Status CheckContents(KeptPath& path, const Signature& signature) {
+Status CheckContents(KeptPath& path) {
   const Status zeros = IsFile(path) ? path.file->CheckMayTake(path.piece.offset,
                                                               path.piece.bytes)
                                     : CheckZeros(path);
   if (zeros.ok()) return OkStatus();
   // Another process may have prepared the path in the meantime. In that case
   // the signature is there, because a process writes it before everything else.
-  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
+  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path));
   return path.ours ? OkStatus() : zeros;
 }
 
@@ -159,17 +158,16 @@ bool AnyIsLost(const std::vector<KeptPath>& paths) {
 }
 
 // Opens and checks the paths that exist, and changes nothing.
-Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
-                                      const Signature& signature, OpenMode mode,
+Result<std::vector<KeptPath>> Examine(const PoolSpec& spec, OpenMode mode,
                                       uint64_t least_bytes) {
-  CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths, OpenAll(spec, signature));
+  CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths, OpenAll(spec));
   if (mode == OpenMode::kExisting && HaveNoBytes(paths))
     return NothingIn(paths.front(), spec);
   CXL_RETURN_IF_ERROR(Measure(paths, spec));
   CXL_RETURN_IF_ERROR(CheckSizes(paths, spec, least_bytes));
   for (KeptPath& path : paths)
     if (mode != OpenMode::kFormat && path.file && !path.ours)
-      CXL_RETURN_IF_ERROR(CheckContents(path, signature));
+      CXL_RETURN_IF_ERROR(CheckContents(path));
   FindLost(paths);
   return paths;
 }
@@ -189,8 +187,7 @@ Status CheckOthers(const std::vector<KeptPath>& paths, OpenMode mode,
   return CheckUnused(parts, files, Purpose::kStore, dead_after_s).status();
 }
 
-Status Create(KeptPath& path, std::vector<KeptPath>& paths,
-              const Signature& signature) {
+Status Create(KeptPath& path, std::vector<KeptPath>& paths) {
   CXL_ASSIGN_OR_RETURN(PoolFile file,
                        PoolFile::OpenShared(path.path, /*create=*/true));
   for (const KeptPath& other : paths) {
@@ -199,17 +196,14 @@ Status Create(KeptPath& path, std::vector<KeptPath>& paths,
   path.file.emplace(std::move(file));
   path.piece.fd = path.file->fd();
   if (path.file->created()) return OkStatus();
-  return CheckContents(path, signature);
+  return CheckContents(path);
 }
 
 }  // namespace
 
-Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
-                                            const Signature& signature,
-                                            OpenMode mode,
+Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec, OpenMode mode,
                                             uint64_t least_bytes) {
-  Result<std::vector<KeptPath>> found =
-      Examine(spec, signature, mode, least_bytes);
+  Result<std::vector<KeptPath>> found = Examine(spec, mode, least_bytes);
   auto incomplete = [&] {
     return found.ok() &&
            (mode == OpenMode::kNormal || mode == OpenMode::kExisting) &&
@@ -219,7 +213,7 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
   // another process of this job made the paths while this process looked at
   // them. A process makes all paths before it writes the first signature, so
   // all paths exist by now. Look again.
-  if (incomplete()) found = Examine(spec, signature, mode, least_bytes);
+  if (incomplete()) found = Examine(spec, mode, least_bytes);
   if (!found.ok()) return found.status();
   if (mode == OpenMode::kExisting && !AnyIsOurs(*found))
     return NothingIn(found->front(), spec);
@@ -232,7 +226,7 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
     }
     if (!path.file) {
       if (!spec.medium->allocates()) return Error(Code::kNotFound, path.lost);
-      CXL_RETURN_IF_ERROR(Create(path, *found, signature));
+      CXL_RETURN_IF_ERROR(Create(path, *found));
     }
     path.lost.clear();
     if (IsFile(path))

@@ -34,9 +34,7 @@ struct KeptPath {
 
 // Opens the paths of `spec`, and returns them with their space reserved.
 // PersistentMemory::Open explains the other parameters.
-Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
-                                            const Signature& signature,
-                                            OpenMode mode,
+Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec, OpenMode mode,
                                             uint64_t least_bytes);
 
 }  // namespace jax_cxl::pool

@@ -29,7 +29,7 @@ class PersistentDaxMemoryTest : public testing::Test {
  protected:
   Result<std::unique_ptr<PersistentMemory>> OpenOnMachine(
       const PoolSpec& spec, OpenMode mode = OpenMode::kFormat) {
-    return PersistentMemory::Open(spec, TestSignature(), mode);
+    return PersistentMemory::Open(spec, mode);
   }
 
   FakeDax machine_;
@@ -124,9 +124,8 @@ TEST_F(PersistentDaxMemoryTest, DataOfSomethingElseAreLeftAlone) {
   {
     auto formatted = OpenOnMachine(spec, OpenMode::kFormat);
     ASSERT_TRUE(formatted.ok());
-    const std::string magic = TestSignature().magic;
     ASSERT_TRUE(
-        (*formatted)->Write(0, 0, std::as_bytes(std::span(magic))).ok());
+        (*formatted)->Write(0, 0, std::as_bytes(std::span(kSignature))).ok());
   }
   EXPECT_TRUE(OpenOnMachine(spec, OpenMode::kNormal).ok());
 }
@@ -234,8 +233,8 @@ TEST_F(BesideAStoreTest, AnExistingStoreOpensAfterADamagedOne) {
   {
     auto made = OpenOnMachine(spec, OpenMode::kNormal);
     ASSERT_TRUE(made.ok()) << made.status().message();
-    const std::string magic = TestSignature().magic;
-    ASSERT_TRUE((*made)->Write(0, 0, std::as_bytes(std::span(magic))).ok());
+    ASSERT_TRUE(
+        (*made)->Write(0, 0, std::as_bytes(std::span(kSignature))).ok());
   }
   Write(0, {});
   for (const OpenMode mode : {OpenMode::kExisting, OpenMode::kNormal})

@@ -21,8 +21,7 @@ PersistentMemory::PersistentMemory() = default;
 PersistentMemory::~PersistentMemory() = default;
 
 Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
-    const PoolSpec& spec, const Signature& signature, OpenMode mode,
-    uint64_t least_bytes) {
+    const PoolSpec& spec, OpenMode mode, uint64_t least_bytes) {
   if (!spec.medium->shared() || spec.paths.empty())
     return Error(
         Code::kInvalidArgument,
@@ -31,8 +30,7 @@ Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
   CXL_RETURN_IF_ERROR(CheckSpec(spec));
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(ModeOf(spec)));
   std::unique_ptr<PersistentMemory> memory(new PersistentMemory);
-  CXL_ASSIGN_OR_RETURN(memory->paths_,
-                       OpenKeptPaths(spec, signature, mode, least_bytes));
+  CXL_ASSIGN_OR_RETURN(memory->paths_, OpenKeptPaths(spec, mode, least_bytes));
   CXL_RETURN_IF_ERROR(memory->Map(spec));
   for (KeptPath& path : memory->paths_) {
     if (!path.file) continue;

@@ -15,17 +15,10 @@
 
 namespace jax_cxl::pool {
 
-// Marks memory with the layout of one user of PersistentMemory, such as
-// jax_cxl/_store. By the signature, the user recognizes memory that has its
-// layout.
-struct Signature {
-  std::string magic;
-  std::vector<uint64_t> offsets;  // where the magic may be, in each path
-};
-
 enum class OpenMode : uint8_t {
-  // Takes memory that has the signature. If no path has the signature, creates
-  // the memory from paths that are missing, empty or all zeros.
+  // Takes memory that has the signature, kStoreMagic at a superblock's offset.
+  // If no path has it, creates the memory from paths that are missing, empty or
+  // all zeros.
   kNormal,
   // Takes memory that has the signature. Fails with kNotFound if all paths are
   // missing, empty or all zeros. Creates nothing.
@@ -41,9 +34,9 @@ enum class OpenMode : uint8_t {
 struct KeptPath;
 
 // Memory that outlives the jobs that use it: files or CXL devices, each mapped
-// as a whole. This class defines no layout of the memory; jax_cxl/_store does.
-// Every word in the memory must have one writer at a time, which the users of
-// this class ensure.
+// as a whole. jax_cxl/_store defines the layout of the memory. Every word in
+// the memory must have one writer at a time, which the users of this class
+// ensure.
 //
 // A path is *lost* if it is missing or too short although other paths have the
 // signature. A path also becomes lost if its file is cut short, deleted or
@@ -61,8 +54,7 @@ class PersistentMemory {
   // were. The errors are those of Pool::Create; kDataLoss names the path that
   // holds something else.
   static Result<std::unique_ptr<PersistentMemory>> Open(
-      const PoolSpec& spec, const Signature& signature, OpenMode mode,
-      uint64_t least_bytes = 0);
+      const PoolSpec& spec, OpenMode mode, uint64_t least_bytes = 0);
 
   ~PersistentMemory();
   PersistentMemory(const PersistentMemory&) = delete;

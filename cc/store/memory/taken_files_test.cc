@@ -34,10 +34,9 @@ class TakenFilesTest : public testing::Test {
   // Makes files with the signature, all of the same size.
   void MakeOwn(const std::vector<std::string>& paths) {
     const auto memory = Open(FileSpec(paths, kMiB));
-    const std::string magic = TestSignature().magic;
     for (int device = 0; device < memory->num_devices(); ++device)
       ASSERT_TRUE(
-          memory->Write(device, 0, std::as_bytes(std::span(magic))).ok());
+          memory->Write(device, 0, std::as_bytes(std::span(kSignature))).ok());
   }
 
   TempDirectory dir_;
@@ -196,8 +195,7 @@ TEST_F(TakenFilesTest, WrongArgumentsAreNamed) {
   spec.devices_per_path = 65;
   ExpectRefused(TryOpen(spec).status(), Code::kInvalidArgument, "devices");
   spec.devices_per_path = 1;
-  const auto small = PersistentMemory::Open(spec, TestSignature(),
-                                            OpenMode::kNormal, 2 * kMiB);
+  const auto small = PersistentMemory::Open(spec, OpenMode::kNormal, 2 * kMiB);
   ExpectRefused(small.status(), Code::kResourceExhausted, "at least 2097152");
   WriteFile(b_, std::string(4096, '\0'));
   spec = FileSpec({b_}, 0);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/pool/layout/layout.h"
 #include "cc/store/memory/persistent_memory.h"
 
 // Code that the tests of PersistentMemory share.
@@ -25,11 +26,11 @@ inline Bytes Filled(size_t size, int seed) {
   return bytes;
 }
 
-inline Signature TestSignature() { return {"SNAPTEST", {0, 2 * kPageBytes}}; }
+inline const std::string kSignature(kStoreMagic, sizeof(kStoreMagic));
 
 inline Result<std::unique_ptr<PersistentMemory>> TryOpen(
     const PoolSpec& spec, OpenMode mode = OpenMode::kNormal) {
-  return PersistentMemory::Open(spec, TestSignature(), mode);
+  return PersistentMemory::Open(spec, mode);
 }
 
 // Opens memory in mode kFormat, which ignores what the paths hold.

@@ -129,8 +129,6 @@ def _open_core(where: str, spec: pool_uri.PoolSpec, mode: str) -> _core.Persiste
     try:
         return _core.PersistentMemory.open(
             spec.for_core(),
-            magic=layout.MAGIC.decode(),
-            magic_offsets=layout.SUPERBLOCK_OFFSETS,
             mode=mode,
             least_bytes=0 if mode == "existing" else layout.SECTIONS_OFFSET + layout.BLOCK_BYTES,
             dead_after=configuration.from_environment().heartbeat_timeout,
