@@ -48,8 +48,6 @@ class Gpu:
 
     Attributes:
       copied: bytes that went to tensors.
-      registered: pieces of memory that CUDA has registered.
-      fails: the error that a registration returns.
       enqueued: all copies.
       ended: how many of them have been made.
       current: the program's stream.
@@ -57,8 +55,6 @@ class Gpu:
 
     def __init__(self):
         self.copied = 0
-        self.registered = {}
-        self.fails = 0
         self.events = []
         self.enqueued = []
         self.ended = 0
@@ -88,18 +84,6 @@ class Gpu:
         self.events.append(event)
         return event
 
-    def cudart(self):
-        return self
-
-    def cudaHostRegister(self, at, size, flags):
-        assert flags == 3
-        if not self.fails:
-            self.registered[at] = size
-        return self.fails
-
-    def cudaHostUnregister(self, at):
-        del self.registered[at]
-
 
 class _Torch:
     """PyTorch, with another `cuda`."""
@@ -113,10 +97,6 @@ class _Torch:
     def empty(self, *args, pin_memory=False, **more):
         del pin_memory
         return torch.empty(*args, **more)
-
-    def zeros(self, *args, device):
-        del args, device
-        raise RuntimeError("CUDA error: of an earlier call")
 
 
 @contextlib.contextmanager

@@ -12,9 +12,7 @@ import numpy as np
 
 from jax_cxl import _core, _text, errors
 from jax_cxl._job import platforms
-from jax_cxl._store import frameworks
 from jax_cxl._store.memory import layout
-from jax_cxl._store.memory.registration import Registration
 
 
 @dataclasses.dataclass
@@ -40,7 +38,6 @@ class Devices:
         self._sessions = self._new_sessions()
         self._copies: Any = None
         self._gpus: frozenset[int] | None = None  # for which `_copies` was made
-        self._registration: Registration | None = None
         # Threads may need the copies at the same time, and CUDA registers memory only once.
         self._creating_copies = threading.Lock()
 
@@ -96,23 +93,21 @@ class Devices:
         with self._creating_copies:
             if self._copies is None:
                 ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
-                self._create_copies(platforms.CUDA.load(), ordinals)
+                self._create_copies(ordinals)
             return self._copies
 
     def copies_for(self, gpus: frozenset[int]) -> Any | None:
-        """Registers the memory for PyTorch's GPUs; returns what computes checksums, if any."""
+        """Registers the memory for PyTorch's GPUs; returns what computes checksums, if any.
+
+        Raises a CxlError if CUDA cannot register it, or if this package was built without nvcc.
+        """
         with self._creating_copies:
-            if self._copies is None and self._registration is None:
-                try:
-                    module = platforms.CUDA.load()
-                except errors.CxlError:  # This package was built without nvcc.
-                    self._registration = Registration(frameworks.torch(), self.core)
-                else:
-                    self._create_copies(module, sorted(gpus))
+            if self._copies is None:
+                self._create_copies(sorted(gpus))
             return self._copies if self._gpus is None or gpus <= self._gpus else None
 
-    def _create_copies(self, module: Any, ordinals: list[int]) -> None:
-        create = module.DeviceCopies.create
+    def _create_copies(self, ordinals: list[int]) -> None:
+        create = platforms.CUDA.load().DeviceCopies.create
         self._copies = create(self.core, self.core.base, self.core.total_bytes, ordinals)
         self._gpus = frozenset(ordinals)
 

@@ -2,7 +2,8 @@
 
 Copy engines copy from the memory of the store, which CUDA has registered. While they copy, the GPUs
 compute the checksums of what has been copied. The host checks blocks of which a tensor has only a
-part, and all blocks if there is no CUDA module.
+part, and all blocks if the memory was registered for other GPUs. Without the module for CUDA, the
+host reads into pinned memory, from which copy engines copy.
 """
 
 import collections
@@ -151,7 +152,7 @@ def start(parts: Sequence[Part]) -> Copies:
         try:
             sums = devices.copies_for(frozenset(gpu.index for gpu in gpus))
         except errors.CxlError:
-            direct = False  # CUDA cannot register this memory.
+            direct = False  # The memory cannot be registered.
     copies = Copies(parts[0].reader, sums)
     streams = {gpu: _stream(gpu) for gpu in gpus}
     groups = {gpu: _Group(gpu) for gpu in gpus}
