@@ -1,17 +1,18 @@
 #include "cc/base/idle.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
+
+#include "cc/base/process_stat.h"
 
 namespace jax_cxl {
 namespace {
@@ -49,44 +50,21 @@ nanoseconds UsedByOthers() {
   return Read(CLOCK_PROCESS_CPUTIME_ID) - used;
 }
 
-// Returns the state of a thread, which is field 3 of
-// /proc/self/task/THREAD/stat, or 'X' if the thread has ended.
-char StateOf(int tasks, const char* thread) {
-  const std::string path = std::string(thread) + "/stat";
-  const int file = openat(tasks, path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 'X';
-  char text[256];
-  const ssize_t size = read(file, text, sizeof(text) - 1);
-  close(file);
-  if (size <= 0) return 'X';
-  text[size] = 0;
-  // Start after field 2, because the thread's name in it may contain blanks
-  // and parentheses.
-  const char* end = std::strrchr(text, ')');
-  return end != nullptr && end[1] == ' ' ? end[2] : 'X';
-}
-
 // Returns true if a thread that is not the library's own runs, or waits for a
 // processor or a disk.
 bool AnotherRuns() {
-  DIR* tasks = opendir("/proc/self/task");
-  if (tasks == nullptr) return true;  // Unknown: assume the worse.
-  bool runs = false;
-  while (const dirent* entry = readdir(tasks)) {
-    const pid_t thread = std::atoi(entry->d_name);
-    if (thread <= 0) continue;
+  std::error_code error;
+  std::filesystem::directory_iterator task("/proc/self/task", error);
+  if (error) return true;  // Unknown: assume the worse.
+  for (; task != std::filesystem::directory_iterator(); task.increment(error)) {
     {
       std::lock_guard lock(Own().mutex);
-      if (Own().clocks.contains(thread)) continue;
+      if (Own().clocks.contains(std::stoi(task->path().filename()))) continue;
     }
-    const char state = StateOf(dirfd(tasks), entry->d_name);
-    if (state == 'R' || state == 'D') {
-      runs = true;
-      break;
-    }
+    const std::optional<ProcessStat> found = ReadStat(task->path());
+    if (found && (found->state == 'R' || found->state == 'D')) return true;
   }
-  closedir(tasks);
-  return runs;
+  return false;
 }
 
 }  // namespace

@@ -53,7 +53,11 @@ bool ProcessStat::ending() const {
 }
 
 std::optional<ProcessStat> ReadProcessStat(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  return ReadStat("/proc/" + std::to_string(pid));
+}
+
+std::optional<ProcessStat> ReadStat(const std::string& folder) {
+  std::ifstream file(folder + "/stat");
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;
   // Start after field 2, because the command in it may contain blanks and

@@ -25,6 +25,8 @@ struct ProcessStat {
 
 // Returns nothing if no process has this pid.
 std::optional<ProcessStat> ReadProcessStat(int64_t pid);
+// Reads the file of a process or of one thread in `folder` of /proc.
+std::optional<ProcessStat> ReadStat(const std::string& folder);
 
 // Describes how a process of this host ended, for example "with status 3" or
 // "by signal 9 (Killed)". `pidfd` must have been opened while the process ran.

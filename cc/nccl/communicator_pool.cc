@@ -17,7 +17,7 @@
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/open/contents.h"
 #include "cc/pool/open/file.h"
-#include "cc/pool/open/shm_space.h"
+#include "cc/pool/open/shm.h"
 
 namespace jax_cxl::nccl {
 namespace {
@@ -51,8 +51,8 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
   pool::PoolSpec spec;
   if (settings.shared_memory) spec = settings.shared_memory->spec;
   spec.token = HashOf(token);
-  if (settings.shared_memory) {
-    CXL_ASSIGN_OR_RETURN(places.part_, spec.medium->PartOf(spec));
+  if (spec.on_devices()) {
+    CXL_ASSIGN_OR_RETURN(places.part_, pool::DevicePartOf(spec));
   }
   if (!places.part_) {
     const std::string name = PoolName(token);
@@ -71,7 +71,7 @@ Result<PoolPlaces> PoolPlaces::Of(const PoolToken& token, int size,
     places.specs_ = {spec};
     return places;
   }
-  const pool::DevicePart& part = *places.part_;
+  const pool::MapPiece& part = *places.part_;
   spec.bytes = pool::RoundUp(settings.communicator_bytes, part.align);
   const uint64_t count = part.bytes / spec.bytes;
   if (count == 0)

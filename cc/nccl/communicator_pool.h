@@ -53,7 +53,7 @@ class PoolPlaces {
   // All ranks have the same places in the same order. Different communicators
   // begin at different places, so that they rarely try the same one.
   std::vector<pool::PoolSpec> specs_;
-  std::optional<pool::DevicePart> part_;  // if the places are parts of a device
+  std::optional<pool::MapPiece> part_;  // if the places are parts of a device
 };
 
 // Returns a text that tells the user where ranks can meet, for errors of ranks

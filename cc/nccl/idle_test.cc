@@ -26,7 +26,7 @@
 #include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/results.h"
 #include "cc/nccl/job.h"
-#include "cc/pool/open/shm_space.h"
+#include "cc/pool/open/shm.h"
 #include "cc/testing/nccl/container.h"
 #include "cc/testing/nccl/model_device.h"
 #include "cc/testing/pool/scratch.h"

@@ -12,6 +12,7 @@
 #include "cc/pool/layout/header.h"
 #include "cc/pool/mapping/map.h"
 #include "cc/pool/open/reserve.h"
+#include "cc/pool/open/shm.h"
 #include "cc/pool/unused_memory.h"
 
 namespace jax_cxl::pool {
@@ -47,7 +48,7 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   // Prefault may store to the pages, so it must not run before TakeMemory. It
   // does not run for /dev/shm: space that is reserved there is memory already,
   // and making its pages present here would delay all ranks.
-  if (spec.medium->allocates() && spec.medium->shared()) {
+  if (spec.medium == Medium::kFile) {
     CXL_RETURN_IF_ERROR(Prefault(pool->mapped_.get(), pool->total_bytes_));
   }
   for (PoolFile& file : pool->files_) file.KeepSize();
@@ -78,8 +79,7 @@ Status Pool::Open(bool creating) {
   CXL_RETURN_IF_ERROR(CheckSpec(spec_));
   CXL_RETURN_IF_ERROR(OpenFiles(creating));
   CXL_RETURN_IF_ERROR(Measure(creating));
-  if (creating && spec_.medium->allocates())
-    CXL_RETURN_IF_ERROR(ReserveFiles());
+  if (creating && !spec_.on_devices()) CXL_RETURN_IF_ERROR(ReserveFiles());
   CXL_RETURN_IF_ERROR(Map());
   return Interpose();
 }
@@ -95,15 +95,14 @@ void Pool::KeepNames() {
 }
 
 Status Pool::OpenFiles(bool creating) {
-  const Medium& medium = *spec_.medium;
-  if (creating) {
-    CXL_ASSIGN_OR_RETURN(name_guard_, medium.ReserveNames(spec_));
+  if (creating && !spec_.shared()) {
+    CXL_ASSIGN_OR_RETURN(name_guard_, ClaimShmName(spec_.paths[0]));
   }
   for (const std::string& given : spec_.paths) {
-    const std::string path = medium.PathOf(given);
+    const std::string path = spec_.shared() ? given : ShmPath(given);
     for (const PoolFile& file : files_)
       CXL_RETURN_IF_ERROR(CheckNamedOnce(file, path));
-    Result<PoolFile> file = medium.Open(path, spec_.offset, creating);
+    Result<PoolFile> file = OpenPath(spec_, path, creating);
     if (!creating && file.status().code() == Code::kNotFound) {
       return Error(Code::kNotFound, "there is no pool at ", path,
                    ". The process that created it has ended or has removed "
@@ -158,11 +157,10 @@ Status Pool::Reserve(uint64_t offset, uint64_t bytes) {
 
 Status Pool::Measure(bool creating) {
   std::vector<uint64_t> sizes;
-  CXL_ASSIGN_OR_RETURN(spec_.bytes, spec_.medium->PathBytes(
-                                        spec_, files_, world_size_, creating));
+  CXL_ASSIGN_OR_RETURN(spec_.bytes,
+                       PathBytes(spec_, files_, world_size_, creating));
   for (PoolFile& file : files_) {
-    CXL_ASSIGN_OR_RETURN(const MapPiece piece,
-                         spec_.medium->Take(file, spec_, creating));
+    CXL_ASSIGN_OR_RETURN(const MapPiece piece, TakePart(file, spec_, creating));
     const uint64_t end = piece.offset + piece.bytes;
     if (!creating && piece.file_bytes < end) {
       return Error(Code::kDataLoss, file.path(), " is too short: it has ",
@@ -201,7 +199,7 @@ Status Pool::Interpose() {
 }
 
 Status Pool::TakeMemory(uint64_t token) {
-  if (!spec_.medium->shared()) return OkStatus();  // The name is taken.
+  if (!spec_.shared()) return OkStatus();  // The name is taken.
   std::vector<const PoolFile*> files;
   for (const PoolFile& file : files_) files.push_back(&file);
   CXL_ASSIGN_OR_RETURN(
@@ -229,8 +227,8 @@ void Pool::Format(uint64_t token) {
   // The new epoch is one more than the largest epoch in old headers, so that no
   // old doorbell satisfies a wait.
   uint64_t previous = 0;
-  for (const Range& extent : extents_)
-    previous = std::max(previous, EpochOf(HeaderAt(extent)));
+  for (int e = 0; e < num_extents(); ++e)
+    previous = std::max(previous, EpochOf(HeaderOf(e)));
   for (int e = 0; e < num_extents(); ++e) {
     HeaderPage* page = header_page(e);
     if (!claim_) {
@@ -258,8 +256,8 @@ void Pool::Format(uint64_t token) {
   // as complete.
   for (int e = num_extents() - 1; e >= 0; --e) {
     const PoolHeader own = ForExtent(header, e);
-    std::memcpy(base_ + extents_[e].offset, &own, sizeof(own));
-    coherence_.PublishPayload(base_ + extents_[e].offset, sizeof(own));
+    std::memcpy(&header_page(e)->header, &own, sizeof(own));
+    coherence_.PublishPayload(&header_page(e)->header, sizeof(own));
   }
 }
 
@@ -270,7 +268,7 @@ Status Pool::Verify(uint64_t token) {
   const PoolHeader expected =
       MakeHeader(world_size_, extents_, total_bytes_, /*epoch=*/1, token);
   for (int e = 0; e < num_extents(); ++e) {
-    const PoolHeader found = HeaderAt(extents_[e]);
+    const PoolHeader found = HeaderOf(e);
     CXL_RETURN_IF_ERROR(CheckIntact());
     const PoolFile& file = files_[e / spec_.devices_per_path];
     CXL_RETURN_IF_ERROR(
@@ -282,9 +280,8 @@ Status Pool::Verify(uint64_t token) {
   return OkStatus();
 }
 
-PoolHeader Pool::HeaderAt(const Range& extent) const {
-  return coherence_.AcquireCopy(
-      *reinterpret_cast<const PoolHeader*>(base_ + extent.offset));
+PoolHeader Pool::HeaderOf(int extent) const {
+  return coherence_.AcquireCopy(header_page(extent)->header);
 }
 
 bool Pool::StillOurs() const {
@@ -300,8 +297,7 @@ bool Pool::StillOurs() const {
 Status Pool::CheckIntact() const {
   if (guard_->intact()) {
     // Before Verify, token_ is 0, and the headers cannot be compared with it.
-    if (!spec_.medium->shared() || token_ == 0 || StillOurs())
-      return OkStatus();
+    if (!spec_.shared() || token_ == 0 || StillOurs()) return OkStatus();
     std::lock_guard lock(formatted_mutex_);
     if (guard_->intact()) {
       const PoolKeeper keeper = coherence_.AcquireCopy(header_page(0)->keeper);

@@ -157,7 +157,7 @@ class Pool {
   HeaderPage* header_page(int extent) const;
   // Returns true if every header still has this job's token and epoch.
   bool StillOurs() const;
-  PoolHeader HeaderAt(const Range& extent) const;
+  PoolHeader HeaderOf(int extent) const;
   // Checks every header against the values that this process expects, and then
   // sets token_ and epoch_.
   Status Verify(uint64_t token);

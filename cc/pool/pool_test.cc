@@ -19,8 +19,7 @@
 
 #include "cc/base/process_identity.h"
 #include "cc/pool/layout/header.h"
-#include "cc/pool/open/lock_holder.h"
-#include "cc/pool/open/shm_name.h"
+#include "cc/pool/open/shm.h"
 #include "cc/testing/pool/pool_specs.h"
 #include "cc/testing/pool/scratch.h"
 
@@ -313,27 +312,6 @@ TEST(PoolTest, FileInUseNamesTheProcess) {
             Code::kAlreadyExists);
   child.Kill();
   EXPECT_EQ(CreateCode(spec), Code::kOk);
-}
-
-// The kernel does not name the holder of a lock if it is in another pid
-// namespace or on another host. The error message then names the keeper in the
-// pool's header page.
-TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
-  const TempDirectory dir;
-  PoolSpec spec = FileSpec({dir / "pool"});
-  spec.offset = FilePageBytes();
-  auto pool = Pool::Create(spec, 2);
-  ASSERT_TRUE(pool.ok());
-  const UniqueFd fd(open(spec.paths[0].c_str(), O_RDONLY | O_CLOEXEC));
-  auto describe = [&] { return DescribeKeeper(fd.get(), spec.offset, 0); };
-  EXPECT_EQ(describe(), "another job, of " + DescribeProcess(ThisProcess()));
-  auto* page = reinterpret_cast<HeaderPage*>((*pool)->base());
-  page->keeper.process.pid_namespace = 1;  // a process in another container
-  page->keeper.process.pid = 4711;
-  auto& host = page->keeper.process.host;
-  std::memset(host, 'h', sizeof(host));  // without the terminating zero
-  EXPECT_EQ(describe(), "another job, of process 4711 on host " +
-                            std::string(sizeof(host), 'h'));
 }
 
 // A job is alive as long as any of its processes is alive, even if its creator

@@ -13,7 +13,7 @@
 #include "cc/pool/layout/header.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/open/contents.h"
-#include "cc/pool/open/shm_name.h"
+#include "cc/pool/open/shm.h"
 #include "cc/pool/open/unique_fd.h"
 #include "cc/pool/pool.h"
 

@@ -16,7 +16,6 @@
 #include "cc/ffi/call/program_sites.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/plan/operations.h"
-#include "cc/pool/media/medium.h"
 #include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registrations.h"
@@ -82,10 +81,6 @@ void BindContract(nb::module_& m) {
   nb::dict types;
   for (auto [name, type] : ffi::kAttributeTypes) types[nb::cast(name)] = type;
   m.attr("ATTRIBUTE_TYPES") = types;
-  nb::list media;
-  for (const pool::Medium* medium : pool::Medium::All())
-    media.append(medium->name());
-  m.attr("MEDIA") = nb::tuple(media);
   BindTuning(m);
 }
 

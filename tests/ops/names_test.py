@@ -12,7 +12,6 @@ from absl.testing import absltest
 
 import jax_cxl
 from jax_cxl import _core, lax
-from jax_cxl._job.pool import pool_uri
 from jax_cxl._lowering import contract
 from jax_cxl.ops import public as ops
 
@@ -91,11 +90,6 @@ class NamesTest(absltest.TestCase):
         self.assertEqual(types, _core.ATTRIBUTE_TYPES)
         targets = {value for name, value in vars(contract).items() if name.endswith("_TARGET")}
         self.assertEqual(targets, {*_core.TARGETS})
-
-    def test_media_of_cpp(self):
-        for name in _core.MEDIA:
-            spec = pool_uri.parse(f"{name}:" + ("job" if name == "shm" else "/job"))
-            self.assertEqual(spec.for_core()["kind"], name)
 
     def test_requirements_of_the_build(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text())

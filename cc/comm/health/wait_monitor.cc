@@ -1,9 +1,12 @@
 #include "cc/comm/health/wait_monitor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <set>
 #include <sstream>
+#include <string>
+#include <utility>
 
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/pool/layout/geometry.h"
@@ -15,6 +18,10 @@ namespace {
 // it gives up. If the program has failed on this rank too, this rank notices
 // that in the meantime, and the failure of the other rank does not count.
 constexpr double kOwnFailureS = 1;
+
+// A device that has made no progress for this long has used everything that it
+// has received, so it must be waiting for its peers.
+constexpr double kCertainAfterS = 0.2;
 
 double Rounded(double seconds) { return std::round(10 * seconds) / 10; }
 
@@ -190,6 +197,43 @@ Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
     for (int member : wait.members)
       CXL_RETURN_IF_ERROR(CheckMember(wait, member, now));
   return CheckTime(wait, waited, now);
+}
+
+Status WaitMonitor::Check(const DeviceWait& wait, Clock::time_point now) {
+  const bool all_started = wait.missing.empty();
+  // A call may wait for any member at work, because some blocks of a kernel do
+  // not report which member they wait for. The member that the device does name
+  // comes first, because the search for the blocking rank begins there.
+  std::vector<int> members = all_started ? wait.at_work : wait.missing;
+  std::ranges::stable_partition(
+      members, [&](int member) { return member == wait.waiting_for; });
+  return Check(Wait{wait.call, std::move(members), all_started, wait.progress,
+                    wait.begun, kCertainAfterS},
+               now);
+}
+
+Status WaitMonitor::Mismatch(const Call& call, int member) const {
+  const int self = group_.rank(), rank = group_.members[member];
+  std::string theirs = LastOf(*pool_, rank);
+  if (const auto found = FindCall(*pool_->recorder(rank), pool_->doorbells(),
+                                  call.identity, KeyOf(*pool_, self, call)))
+    theirs = found->what + (found->site.empty() ? "" : " at " + found->site);
+  return Disagreement(group_, {group_.self, DescribeText(call)},
+                      {member, theirs});
+}
+
+Status WaitMonitor::Timeout(const Call& call, int member) const {
+  const int rank = group_.members[member];
+  return Error(
+             Code::kDeadlineExceeded, peers_->Name(group_.rank()),
+             " has waited too long in ", DescribeText(call), " for ",
+             peers_->Name(rank),
+             "; the waiting device gave up, 1.5 times JAX_CXL_TIMEOUT and 5 s "
+             "after the wait began. Look at what the other rank does, or "
+             "raise JAX_CXL_TIMEOUT")
+      .With(peers_->Identity(rank))
+      .With("last", LastOf(*pool_, rank))
+      .With("call", DescribeText(call));
 }
 
 }  // namespace jax_cxl::comm

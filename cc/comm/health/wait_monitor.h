@@ -32,6 +32,26 @@ struct Wait {
   uint64_t needed_pool_bytes = 0;
 };
 
+// The first call of a channel that a device has not finished, as the device's
+// host sees it: a device reports less about a call than the CPU engine does.
+// `call` has the number and the identity of the call's record in the flight
+// recorder.
+struct DeviceWait {
+  const Call* call;
+  bool begun;                // the device has begun the call
+  std::vector<int> missing;  // members whose hosts have not enqueued it
+  std::vector<int> at_work;  // other members whose devices have not finished it
+  int waiting_for = -1;  // the member for which the device waits; -1: unknown
+  uint64_t progress;     // changes whenever the device makes progress
+
+  // Returns the member for which the call waits, as the recorder should name
+  // it, or -1 if there is none or it is unknown.
+  int member() const {
+    if (!begun) return -1;
+    return missing.empty() ? waiting_for : missing.front();
+  }
+};
+
 // Watches the waits of one member of a group. It warns about late peers, and
 // returns an error when a peer is dead, has given up, or is too late.
 //
@@ -45,6 +65,13 @@ class WaitMonitor {
   // kResourceExhausted (memory of this rank did not become free), kDataLoss, or
   // the error of a peer that gave up.
   Status Check(const Wait& wait, Clock::time_point now);
+  Status Check(const DeviceWait& wait, Clock::time_point now);
+
+  // Return the error of a call that the device itself has ended. Mismatch:
+  // because `member` is in another call. Timeout: because `member` did not join
+  // in time.
+  Status Mismatch(const Call& call, int member) const;
+  Status Timeout(const Call& call, int member) const;
 
  private:
   // The rank that blocks a call.

@@ -3,10 +3,6 @@
 
 #include "cc/engine/kernels/reduce_loops.h"
 
-#if !defined(__has_builtin)
-#define __has_builtin(name) 0
-#endif
-
 // Complex products. Complex sums need no code of their own: they are sums of
 // twice as many real numbers.
 namespace jax_cxl::cpu {
@@ -22,11 +18,8 @@ JAX_CXL_INLINE T RoundedProduct(T a, T b) {
 #elif defined(__clang__)
 #pragma clang fp contract(off)
   return a * b;
-#elif __has_builtin(__builtin_assoc_barrier)
-  return __builtin_assoc_barrier(a * b);
 #else
-  volatile T product = a * b;
-  return product;
+  return __builtin_assoc_barrier(a * b);
 #endif
 }
 

@@ -118,6 +118,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   if (a.op < 0 || a.op >= plan::kNumOps || a.dtype < 0 ||
       a.dtype >= kNumDTypes || a.reduce_op < 0 ||
       a.reduce_op >= kNumReduceOps || a.count < 0 || a.group_size < 1 ||
+      a.root < 0 || a.root >= a.group_size ||
       a.groups.size() % a.group_size != 0 ||
       !IsGrid(a.processes, a.places, a.group_size) ||
       (op == plan::Op::kPermute && !AreMembers(a.sources, a.group_size)) ||

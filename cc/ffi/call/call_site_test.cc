@@ -185,6 +185,8 @@ TEST(CallSiteTest, AttributesOutOfRangeAreErrors) {
       {"reduce_op", int32_t{-1}},
       {"reduce_op", int32_t{kNumReduceOps}},
       {"count", int64_t{-1}},
+      {"root", int32_t{-1}},
+      {"root", int32_t{4}},
       {"group_size", int32_t{0}},
       {"group_size", int32_t{3}},  // of four ranks
       // A ragged_all_to_all without the attribute `rows`.

@@ -72,7 +72,7 @@ TEST(SharedMemoryTest, Reads) {
   EXPECT_FALSE(settings.forwards_all());
   EXPECT_EQ(settings.communicator_bytes, 500'000'000);
   const pool::PoolSpec& spec = settings.shared_memory->spec;
-  EXPECT_EQ(spec.medium->name(), "dax");
+  EXPECT_EQ(spec.medium, pool::Medium::kDax);
   EXPECT_EQ(spec.paths, std::vector<std::string>{"/dev/dax0.0"});
   EXPECT_EQ(spec.bytes, uint64_t{64} << 30);
   EXPECT_EQ(spec.offset, 2 << 20);

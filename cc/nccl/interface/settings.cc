@@ -56,7 +56,7 @@ Status ReadPool(const std::string& uri, Settings* settings) {
     return Error(memory.status().code(),
                  "JAX_CXL_NCCL_POOL: ", memory.status().message());
   const pool::PoolSpec& spec = memory->spec;
-  if (spec.medium == &pool::Medium::Shm())
+  if (spec.medium == pool::Medium::kShm)
     return wrong(Code::kUnimplemented,
                  "; name memory that several machines can map, by dax: or "
                  "file:, such as dax:/dev/dax0.0. Without JAX_CXL_NCCL_POOL, "
@@ -65,8 +65,7 @@ Status ReadPool(const std::string& uri, Settings* settings) {
     return wrong(Code::kUnimplemented,
                  "; collectives of NCCL use one device: name one path, and "
                  "leave devices= out");
-  if (spec.medium == &pool::Medium::File() &&
-      (spec.bytes > 0 || spec.offset > 0))
+  if (spec.medium == pool::Medium::kFile && (spec.bytes > 0 || spec.offset > 0))
     return wrong(Code::kInvalidArgument,
                  "; each communicator has a file of its own, whose size "
                  "follows from JAX_CXL_NCCL_RANK_BYTES: leave size= and "

@@ -40,11 +40,6 @@ Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces);
 // space in the file must be reserved.
 Status Prefault(std::byte* begin, uint64_t bytes);
 
-// Replaces Prefault's system call on kernels before 5.14, which lack it. Reads
-// a byte of each page and writes the same byte back. So no other thread or
-// process may use the range meanwhile.
-void TouchPages(std::byte* begin, uint64_t bytes);
-
 }  // namespace jax_cxl::pool
 
 #endif  // JAX_CXL_POOL_MAPPING_MAP_H_

@@ -6,11 +6,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "cc/base/status.h"
-#include "cc/pool/media/medium.h"
 
 namespace jax_cxl::pool {
 
@@ -23,7 +21,7 @@ struct DaxSystem {
   std::function<Result<dev_t>(const struct stat& info, const std::string& path)>
       device_number;
 
-  static DaxSystem Machine();
+  static const DaxSystem& Machine();
 };
 
 // The size of a dax device, and the alignment that it requires. Both come from
@@ -35,10 +33,6 @@ struct DaxLimits {
 
 Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
                                 const DaxSystem& system);
-
-// Makes the medium of dax devices. Jobs may share a device if each uses a part
-// of its own.
-std::unique_ptr<const Medium> MakeDaxMedium(DaxSystem system);
 
 }  // namespace jax_cxl::pool
 

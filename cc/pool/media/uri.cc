@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,27 +15,21 @@
 namespace jax_cxl::pool {
 namespace {
 
-// What URIs of a medium look like.
+// What URIs of a medium look like, in the order of Medium.
 struct Form {
-  const Medium* medium;
   std::string_view example;
   std::vector<std::string_view> options;
   CoherenceMode coherence = CoherenceMode::kCoherent;  // the default
-  bool is_name = false;  // the place is the name of a file in /dev/shm
 };
 
 const std::vector<Form>& Forms() {
   static const auto& forms = *new std::vector<Form>{
-      {.medium = &Medium::Shm(),
-       .example = "shm:my_job?size=1GiB&devices=6",
+      {.example = "shm:my_job?size=1GiB&devices=6",
        .options = {"size", "offset", "coherence", "gpu_writes", "devices",
-                   "keep"},
-       .is_name = true},
-      {.medium = &Medium::File(),
-       .example = "file:/mnt/pool/a,/mnt/pool/b?size=1GiB&offset=4KiB",
+                   "keep"}},
+      {.example = "file:/mnt/pool/a,/mnt/pool/b?size=1GiB&offset=4KiB",
        .options = {"size", "offset", "coherence", "gpu_writes", "devices"}},
-      {.medium = &Medium::Dax(),
-       .example = "dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB",
+      {.example = "dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB",
        .options = {"size", "offset", "coherence", "gpu_writes"},
        .coherence = CoherenceMode::kFlush},
   };
@@ -55,14 +50,11 @@ std::string Quoted(std::string_view text) {
   return quoted + "'";
 }
 
-// Returns the items with `between` between them, and `last` before the last.
-std::string Joined(const std::vector<std::string>& items,
-                   std::string_view between, std::string_view last) {
+std::string Joined(const std::vector<std::string_view>& items,
+                   std::string_view between) {
   std::string joined;
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) joined += i + 1 == items.size() ? last : between;
-    joined += items[i];
-  }
+  for (const std::string_view item : items)
+    joined.append(joined.empty() ? "" : between).append(item);
   return joined;
 }
 
@@ -81,19 +73,17 @@ class Parser {
     if (uri_.find('\0') != uri_.npos) return Wrong("it has a zero byte");
     const size_t colon = uri_.find(':');
     const std::string_view kind = uri_.substr(0, colon);
-    std::vector<std::string> kinds;
-    for (const Form& form : Forms()) {
-      kinds.push_back(std::string(form.medium->name()) + ":");
-      if (colon != uri_.npos && form.medium->name() == kind) form_ = &form;
-    }
-    if (form_ == nullptr)
-      return Wrong("it starts with " + Quoted(kind) + ", not with " +
-                   Joined(kinds, ", ", " or "));
+    const auto medium =
+        std::ranges::find(kMediumNames, kind) - std::begin(kMediumNames);
+    if (colon == uri_.npos || medium == std::ssize(kMediumNames))
+      return Wrong("it starts with " + Quoted(kind) +
+                   ", not with shm:, file: or dax:");
+    form_ = &Forms()[medium];
+    parsed_.spec.medium = static_cast<Medium>(medium);
     const std::string_view rest = uri_.substr(colon + 1);
     const size_t question = rest.find('?');
     if (question != rest.npos)
       CXL_RETURN_IF_ERROR(ReadOptions(rest.substr(question + 1)));
-    parsed_.spec.medium = form_->medium;
     CXL_RETURN_IF_ERROR(ReadHowItIsUsed());
     CXL_RETURN_IF_ERROR(ReadPaths(rest.substr(0, question)));
     CXL_RETURN_IF_ERROR(ReadSize("size", &parsed_.spec.bytes));
@@ -103,13 +93,11 @@ class Parser {
 
  private:
   Status Wrong(const std::string& problem) const {
-    std::vector<std::string> examples;
+    std::vector<std::string_view> examples;
     for (const Form& form : Forms())
-      if (form_ == nullptr || form_ == &form)
-        examples.emplace_back(form.example);
+      if (form_ == nullptr || form_ == &form) examples.push_back(form.example);
     return Error(Code::kInvalidArgument, "pool URI ", Quoted(uri_), ": ",
-                 problem, "; write for example ",
-                 Joined(examples, " or ", " or "));
+                 problem, "; write for example ", Joined(examples, " or "));
   }
 
   Status ReadOptions(std::string_view query) {
@@ -119,9 +107,8 @@ class Parser {
       const size_t equals = option.find('=');
       const std::string_view key = option.substr(0, equals);
       if (std::ranges::find(form_->options, key) == form_->options.end())
-        return Wrong(
-            Quoted(key) + " is not an option; the options are " +
-            Joined({form_->options.begin(), form_->options.end()}, ", ", ", "));
+        return Wrong(Quoted(key) + " is not an option; the options are " +
+                     Joined(form_->options, ", "));
       if (equals == option.npos || equals + 1 == option.size())
         return Wrong("option " + Quoted(key) + " has no value");
       if (!options_.emplace(key, option.substr(equals + 1)).second)
@@ -180,7 +167,7 @@ class Parser {
 
   Status ReadPaths(std::string_view place) {
     std::vector<std::string>& paths = parsed_.spec.paths;
-    if (form_->is_name) {
+    if (!parsed_.spec.shared()) {
       const auto is_allowed = [](unsigned char c) {
         return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
       };

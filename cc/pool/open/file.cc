@@ -8,15 +8,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <span>
 #include <string>
 #include <thread>
 
+#include "cc/base/process_identity.h"
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/open/contents.h"
 #include "cc/pool/open/file_error.h"
-#include "cc/pool/open/lock_holder.h"
 #include "cc/pool/open/reserve.h"
+#include "cc/pool/open/shm.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -135,11 +137,24 @@ Status PoolFile::LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
 }
 
 std::string PoolFile::DescribeHolder() const {
-  if (range_bytes_ == 0) return DescribeLockHolder(fd(), offset_);
-  struct flock range = RangeLock(F_WRLCK, offset_, range_bytes_);
-  if (fcntl(fd(), F_OFD_GETLK, &range) != 0 || range.l_type == F_UNLCK)
-    return "another process";
-  return DescribeKeeper(fd(), range.l_start, align_);
+  uint64_t pool = offset_;
+  if (range_bytes_ == 0) {
+    for (const HeldLock& lock : HeldLocks())
+      if (lock.device == device_ && lock.inode == inode_)
+        return DescribeProcess(lock.pid);
+  } else {
+    struct flock range = RangeLock(F_WRLCK, offset_, range_bytes_);
+    if (fcntl(fd(), F_OFD_GETLK, &range) != 0 || range.l_type == F_UNLCK)
+      return "another process";
+    pool = range.l_start;
+  }
+  // This kernel does not show the process. The header page of the pool names
+  // its creator.
+  HeaderPage page = {};
+  const Result<uint64_t> got = ReadAt(
+      fd(), path_, align_, pool, std::as_writable_bytes(std::span(&page, 1)));
+  if (!got.ok() || page.keeper.process.pid <= 0) return "another process";
+  return "another job, of " + DescribeProcess(page.keeper.process);
 }
 
 Result<PoolFile> PoolFile::OpenLocked(const std::string& path, bool create,

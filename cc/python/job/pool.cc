@@ -2,10 +2,14 @@
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,8 +50,10 @@ auto OfPool(Return (*function)(const pool::Pool&, Args...)) {
 
 pool::PoolSpec SpecOf(const nb::dict& place) {
   pool::PoolSpec spec;
+  const auto kind = std::ranges::find(
+      pool::kMediumNames, nb::cast<std::string_view>(place["kind"]));
   spec.medium =
-      ValueOrRaise(pool::Medium::Find(nb::cast<std::string>(place["kind"])));
+      static_cast<pool::Medium>(kind - std::begin(pool::kMediumNames));
   spec.paths = nb::cast<std::vector<std::string>>(place["paths"]);
   spec.bytes = nb::cast<uint64_t>(place["bytes"]);
   spec.devices_per_path = nb::cast<int>(place["devices_per_path"]);
@@ -164,7 +170,8 @@ void BindPool(nb::module_& m) {
       [](std::string_view uri) {
         const pool::PoolUri parsed = ValueOrRaise(pool::ParsePoolUri(uri));
         nb::dict fields;
-        fields["kind"] = parsed.spec.medium->name();
+        fields["kind"] =
+            pool::kMediumNames[static_cast<int>(parsed.spec.medium)];
         fields["paths"] = nb::tuple(nb::cast(parsed.spec.paths));
         fields["bytes"] = parsed.spec.bytes;
         fields["devices_per_path"] = parsed.spec.devices_per_path;
@@ -173,8 +180,8 @@ void BindPool(nb::module_& m) {
         fields["gpu_writes_memory"] = parsed.gpu_writes_memory;
         fields["keep"] = parsed.keep;
         fields["coherence_given"] = parsed.coherence_given;
-        fields["in_dev_shm"] = !parsed.spec.medium->shared();
-        fields["is_device"] = !parsed.spec.medium->allocates();
+        fields["in_dev_shm"] = !parsed.spec.shared();
+        fields["is_device"] = parsed.spec.on_devices();
         return fields;
       },
       "uri"_a);

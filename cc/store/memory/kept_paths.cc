@@ -38,12 +38,11 @@ Status CheckZeros(const KeptPath& path) {
                "erase it: python -m jax_cxl store format");
 }
 
-Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec) {
+Result<KeptPath> OpenKept(const std::string& name, const PoolSpec& spec) {
   KeptPath path;
   path.path = name;
   path.piece = {-1, spec.offset, spec.bytes};
-  Result<PoolFile> file =
-      spec.medium->Open(name, spec.offset, /*creating=*/false);
+  Result<PoolFile> file = OpenPath(spec, name, /*creating=*/false);
   if (file.status().code() == Code::kNotFound) {
     path.lost = file.status().message();
     return path;
@@ -51,7 +50,7 @@ Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec) {
   if (!file.ok()) return file.status();
   path.file.emplace(*std::move(file));
   CXL_ASSIGN_OR_RETURN(path.piece,
-                       spec.medium->Take(*path.file, spec, /*creating=*/false));
+                       TakePart(*path.file, spec, /*creating=*/false));
   CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path));
   return path;
 }
@@ -59,7 +58,7 @@ Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec) {
 Result<std::vector<KeptPath>> OpenAll(const PoolSpec& spec) {
   std::vector<KeptPath> paths;
   for (const std::string& name : spec.paths) {
-    CXL_ASSIGN_OR_RETURN(KeptPath path, OpenPath(name, spec));
+    CXL_ASSIGN_OR_RETURN(KeptPath path, OpenKept(name, spec));
     for (const KeptPath& other : paths) {
       if (other.file) CXL_RETURN_IF_ERROR(CheckNamedOnce(*other.file, name));
     }
@@ -81,7 +80,7 @@ bool HaveNoBytes(const std::vector<KeptPath>& paths) {
 // The error of kExisting if no path has the signature.
 Status NothingIn(const KeptPath& path, const PoolSpec& spec) {
   if (path.file) return Error(Code::kNotFound, path.path, " is empty");
-  if (!spec.medium->allocates()) return Error(Code::kNotFound, path.lost);
+  if (spec.on_devices()) return Error(Code::kNotFound, path.lost);
   return Error(Code::kNotFound, path.path, " does not exist");
 }
 
@@ -225,7 +224,7 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec, OpenMode mode,
       continue;
     }
     if (!path.file) {
-      if (!spec.medium->allocates()) return Error(Code::kNotFound, path.lost);
+      if (spec.on_devices()) return Error(Code::kNotFound, path.lost);
       CXL_RETURN_IF_ERROR(Create(path, *found));
     }
     path.lost.clear();

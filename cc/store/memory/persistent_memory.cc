@@ -11,8 +11,13 @@
 namespace jax_cxl::pool {
 namespace {
 
+// Returns the coherence mode of the memory. Cache lines of devices must be
+// written back even if hardware keeps the caches coherent, because a host may
+// die with lines in its cache.
 CoherenceMode ModeOf(const PoolSpec& spec) {
-  return spec.medium->DurableMode(spec.coherence);
+  return spec.on_devices() && spec.coherence == CoherenceMode::kCoherent
+             ? CoherenceMode::kFlush
+             : spec.coherence;
 }
 
 }  // namespace
@@ -22,7 +27,7 @@ PersistentMemory::~PersistentMemory() = default;
 
 Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
     const PoolSpec& spec, OpenMode mode, uint64_t least_bytes) {
-  if (!spec.medium->shared() || spec.paths.empty())
+  if (!spec.shared() || spec.paths.empty())
     return Error(
         Code::kInvalidArgument,
         "memory that outlives a job must be in files or devices; name them "

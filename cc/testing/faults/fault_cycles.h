@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc/pool/open/shm_name.h"
+#include "cc/pool/open/shm.h"
 #include "cc/testing/faults/fault_job.h"
 
 // Kills whole jobs at random moments, from before the pool exists to the middle

@@ -47,7 +47,7 @@ class HeaderFuzzTest : public testing::Test {
 
   TempDirectory dir_;
   PoolSpec spec_{
-      .medium = &Medium::File(), .paths = {dir_ / "pool"}, .bytes = kBytes};
+      .medium = Medium::kFile, .paths = {dir_ / "pool"}, .bytes = kBytes};
   std::mt19937_64 random_{20240607};
 };
 

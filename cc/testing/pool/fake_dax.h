@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +27,7 @@ namespace jax_cxl::pool {
 // Returns the description of a pool on real dax devices.
 inline PoolSpec DaxSpec(std::vector<std::string> paths) {
   PoolSpec spec;
-  spec.medium = &Medium::Dax();
+  spec.medium = Medium::kDax;
   spec.paths = std::move(paths);
   spec.coherence =
       FlushSupported() ? CoherenceMode::kFlush : CoherenceMode::kCoherent;
@@ -40,10 +39,9 @@ inline PoolSpec DaxSpec(std::vector<std::string> paths) {
 class FakeDax {
  public:
   FakeDax()
-      : medium_(MakeDaxMedium(
-            {dir_ / "sys",
-             [this](const struct stat&, const std::string& path)
-                 -> Result<dev_t> { return numbers_.at(path); }})) {}
+      : system_{dir_ / "sys",
+                [this](const struct stat&, const std::string& path)
+                    -> Result<dev_t> { return numbers_.at(path); }} {}
 
   // Adds a device and describes it in the fake sysfs, under the device's
   // number. Returns its path.
@@ -74,7 +72,7 @@ class FakeDax {
   // Returns the description of a pool on devices of this fake machine.
   PoolSpec Spec(std::vector<std::string> paths) const {
     PoolSpec spec = DaxSpec(std::move(paths));
-    spec.medium = medium_.get();
+    spec.dax = &system_;
     return spec;
   }
 
@@ -102,7 +100,7 @@ class FakeDax {
  private:
   TempDirectory dir_;
   std::map<std::string, dev_t> numbers_;
-  std::unique_ptr<const Medium> medium_;
+  const DaxSystem system_;
 };
 
 }  // namespace jax_cxl::pool

@@ -29,7 +29,7 @@ inline PoolSpec ShmSpec(const std::string& name, uint64_t bytes = 4 * kMiB) {
 inline PoolSpec FileSpec(std::vector<std::string> paths,
                          uint64_t bytes = 4 * kMiB) {
   PoolSpec spec;
-  spec.medium = &Medium::File();
+  spec.medium = Medium::kFile;
   spec.paths = std::move(paths);
   spec.bytes = bytes;
   return spec;

@@ -196,7 +196,7 @@ DeviceWait GpuChannel::WaitOf(const Call& call, uint64_t place) const {
 Status GpuChannel::CheckWait(const DeviceWait& wait, uint64_t place,
                              uint64_t written, Clock::time_point now) {
   if (wait.begun) {
-    const int member = DeviceWaits::WaitingFor(wait);
+    const int member = wait.member();
     std::lock_guard lock(mutex_);
     recorded_->Wait(place,
                     member < 0 ? -1 : connection_.group().members[member]);

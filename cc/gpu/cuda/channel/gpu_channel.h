@@ -16,8 +16,8 @@
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/device_options.h"
 #include "cc/comm/call/gpu_path.h"
-#include "cc/comm/health/device_waits.h"
 #include "cc/comm/health/peers.h"
+#include "cc/comm/health/wait_monitor.h"
 #include "cc/comm/order/journal.h"
 #include "cc/comm/record/group_record.h"
 #include "cc/engine/cuda/device_call.h"
@@ -122,7 +122,7 @@ class GpuChannel {
   DeviceConnection connection_;
   PlanStore* const plans_;
   Relay* const relay_;
-  DeviceWaits waits_;
+  WaitMonitor waits_;
   DeviceBuffers buffers_;
 
   std::atomic<bool> connected_{false};

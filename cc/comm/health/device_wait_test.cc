@@ -1,10 +1,9 @@
-#include "cc/comm/health/device_waits.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <string>
 
+#include "cc/comm/health/wait_monitor.h"
 #include "cc/testing/world/status_text.h"
 #include "cc/testing/world/three_ranks.h"
 
@@ -40,7 +39,7 @@ class DeviceWaitsTest : public ThreeRanksTest {
   }
 
   DeviceWait wait_;
-  DeviceWaits waits_;
+  WaitMonitor waits_;
 };
 
 TEST_F(DeviceWaitsTest, AMemberThatIsGoneEndsACallThatStandsStill) {
@@ -85,7 +84,7 @@ TEST_F(DeviceWaitsTest, AMemberThatEndedWithoutTheCallIsAMismatch) {
 TEST_F(DeviceWaitsTest, ACallBehindOwnWorkWaitsForNobody) {
   wait_.begun = false;
   wait_.missing = {1};
-  EXPECT_EQ(DeviceWaits::WaitingFor(wait_), -1);
+  EXPECT_EQ(wait_.member(), -1);
   peers().Leave(1, 4, "ValueError: no", /*program_ends=*/true);
   for (int second = 0; second < 20; ++second)
     EXPECT_EQ(Warning(seconds(second)), "");
@@ -109,7 +108,7 @@ TEST_F(DeviceWaitsTest, WarnsOfTheMemberThatTheDeviceNamesAndGivesUp) {
     Record(rank, &same);
   }
   wait_.waiting_for = 2;
-  EXPECT_EQ(DeviceWaits::WaitingFor(wait_), 2);
+  EXPECT_EQ(wait_.member(), 2);
   EXPECT_EQ(Warning(seconds(0)), "");
   const std::string warning = Warning(milliseconds(2100));
   EXPECT_TRUE(Contains(warning, "has waited 2.1 s in psum")) << warning;
@@ -127,7 +126,7 @@ TEST_F(DeviceWaitsTest, BlamesTheMemberThatHasNotEnqueuedTheCall) {
   Record(1, &same);
   wait_.missing = {2};
   wait_.waiting_for = 1;
-  EXPECT_EQ(DeviceWaits::WaitingFor(wait_), 2);
+  EXPECT_EQ(wait_.member(), 2);
   EXPECT_EQ(Warning(seconds(0)), "");
   const std::string warning = Warning(seconds(3));
   EXPECT_TRUE(Contains(warning, "for " + peers().Name(2) + " to start it"))
