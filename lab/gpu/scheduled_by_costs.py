@@ -37,7 +37,7 @@ from jax_cxl._job import setting
 from jax_cxl._takeover import find, hook, match
 from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
-from jax_cxl._takeover.schedule import costs, graph, order
+from jax_cxl._takeover.schedule import costs, order
 from jax_cxl._takeover.world import World
 from lab.fuzz.early import absent_gpus
 
@@ -74,15 +74,10 @@ def profile(data: bytes, scale: float) -> str:
     module = Module(data)
     estimates = costs.Costs(module)
     seconds: dict[str, float] = {}
-    for number, collectives in _early(module)._found.items():
+    for number, calls in _early(module).calls.items():
         computation = module.computation(number)
-        for each in collectives:
-            start, done = map(computation.instruction, (each.start, each.done))
-            given = [
-                sum(map(costs.size, computation.instruction(o).shapes)) for o in start.operands
-            ]
-            made = [costs.size(shape) for shape in done.shapes]
-            seconds[start.name] = scale * costs.collective(each.opcode, given, made, each.ranks)
+        for start, call in calls.items():
+            seconds[computation.instruction(start).name] = scale * call.seconds
     for computation in _scheduled(module):
         for instruction in computation.instructions():
             if instruction.name not in seconds:
@@ -107,16 +102,12 @@ def estimate(data: bytes) -> dict[str, float]:
     """Returns what the model of early starts expects of a module's schedule."""
     module = Module(data)
     early = _early(module)
-    ((number, collectives),) = early._found.items()
+    (number,) = early.calls
     computation = module.computation(number)
-    sequence = module.sequence(computation)
-    found = graph.Graph(module, computation, sequence, collectives, early._estimates, {})
-    positions = range(len(sequence))
-    clock = order.simulate(found.nodes, found.pairs, positions)
-    return {
-        "ms": round(clock.seconds * 1e3, 2),
-        "waits_ms": round(clock.waits * 1e3, 2),
-    }
+    nodes = early.nodes(computation, module.sequence(computation))
+    seconds = order.Run(nodes, range(len(nodes))).seconds
+    waits = seconds - sum(node.seconds for node in nodes)
+    return {"ms": round(seconds * 1e3, 2), "waits_ms": round(waits * 1e3, 2)}
 
 
 def _estimate_step(scales: Sequence[float], flags: list[str]) -> None:

@@ -9,9 +9,10 @@ import jax
 from absl.testing import absltest, parameterized
 
 from jax_cxl._takeover import hook
+from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.hlo.module import Module
 from jax_cxl._takeover.hlo.wire import Message
-from jax_cxl._takeover.schedule import costs, graph
+from jax_cxl._takeover.schedule import costs
 from jax_cxl._takeover.world import World
 from lab.fuzz.early import check
 
@@ -41,7 +42,7 @@ class KindsTest(absltest.TestCase):
     def test_nothing_keeps_a_module(self):
         read = Module(module("ENTRY main { p = A parameter(0)\n ROOT n = A negate(p) }"))
         entry = read.entry
-        found = graph.Graph(read, entry, read.sequence(entry), [], costs.Costs(read), {})
+        found = Early(read).nodes(entry, read.sequence(entry))
         gone = weakref.ref(read)
         del read, entry, found
         gc.collect()

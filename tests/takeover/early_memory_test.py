@@ -16,7 +16,7 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.hlo.module import Module
-from jax_cxl._takeover.schedule import costs, graph, memory, order
+from jax_cxl._takeover.schedule import costs, memory, order
 
 SHAPE, ARGUMENTS = "f32[4]{0}", 3
 # (seconds of an instruction, seconds of a collective).
@@ -171,14 +171,13 @@ def reordered(text):
     entry = module.entry
     sequence = module.sequence(entry)
     before = listed(entry, sequence)
-    found = []
+    early = Early(module)
     for number in sequence:
         start = entry.instruction(number)
         if start.opcode == "all-reduce-start":
             Early.bypass_barriers(entry, start)
-            found.append(graph.Collective(start.id, entry.done_of(start).id, "all-reduce", 2))
-    read = graph.Graph(module, entry, sequence, found, costs.Costs(module), {})
-    positions = order.arrange(read.nodes, read.pairs, 1 << 30)[0].positions
+            early.add(entry, start, "all-reduce", 2)
+    positions = order.early(early.nodes(entry, sequence), 1 << 30)[0].positions
     after = listed(entry, [sequence[p] for p in positions])
     names = [i[0] for i in before]
     moved = sum(
@@ -225,16 +224,17 @@ class MemoryTest(parameterized.TestCase):
             moved += starts
         self.assertGreater(moved, 300)
 
-    @parameterized.parameters("writers", "joined")
+    @parameterized.parameters("writers", "results")
     @pytest.mark.sample(2)
     def test_ignored_memory_is_found(self, what):
-        original = memory.Memory.__init__
+        original = memory._joined
 
-        def ignore(self, *arguments):
-            original(self, *arguments)
-            setattr(self, what, type(getattr(self, what))())
+        def ignore(computation, instructions, own):
+            if what == "results":
+                return set()
+            return original(computation, instructions, {each.id for each in instructions})
 
-        with mock.patch.object(memory.Memory, "__init__", ignore):
+        with mock.patch.object(memory, "_joined", ignore):
             self.assertGreater(sum(differs(seed)[0] for seed in range(300)), 0)
 
 

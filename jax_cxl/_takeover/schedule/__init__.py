@@ -1,7 +1,6 @@
 """Moves starts of collectives to earlier places of XLA's schedule.
 
 XLA's scheduler for GPUs assumes faster links than the pool, and starts a collective shortly before
-its result is needed. `graph.py` reads a scheduled computation, and `memory.py` finds which of its
-results share memory. `costs.py` estimates how long its instructions take. `order.py` chooses an
-order, by the time (`model.py`) and the memory (`usage.py`) that it takes.
+its result is needed. `memory.py` finds which instructions may run earlier. `costs.py` estimates how
+long they take. `order.py` chooses an order.
 """

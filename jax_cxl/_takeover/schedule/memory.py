@@ -1,12 +1,13 @@
-"""Which results of a computation may share memory, and which instructions write into it.
+"""Which instructions of a scheduled computation may run earlier than in XLA's order.
 
-A module shows how its instructions depend on each other. It does not show which instructions write
-into the memory of an operand. In XLA's own order, all instructions that read the old contents
-come before such a write. Any other order must preserve that.
+A module shows how its instructions depend on each other. It does not show which results share
+memory. In XLA's own order, all instructions that read the old contents of a memory come before an
+instruction that writes into it. So an instruction runs earlier only if nothing else ever is in the
+memory of its result. What it reads then is complete, and is not overwritten before it, because it
+would not be overwritten before its place in XLA's order either.
 """
 
-import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
 
@@ -22,6 +23,8 @@ _INSIDE = (*_IN_PLACE, b"fusion")
 # Instructions whose result is in the memory of their operands. Barriers are among them, because XLA
 # removes them later.
 VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
+# Instructions that take no memory.
+FREE = (*VIEWS, "parameter", "constant")
 
 
 def source(computation: Computation, number: int) -> Instruction:
@@ -41,84 +44,69 @@ def source(computation: Computation, number: int) -> Instruction:
     return instruction
 
 
-class Memory:
-    """The memory of a computation. Instructions are named by their positions in XLA's order.
+def movable(
+    module: Module, computation: Computation, sequence: Sequence[int], dones: Mapping[int, int]
+) -> set[int]:
+    """Returns the instructions, by their ids, that may run earlier than in XLA's order `sequence`.
 
-    Attributes:
-      position: the position of each instruction by its id.
-      owners: for each instruction, the instructions whose memory its result may share.
-      writers: instructions that may write into the memory of an operand.
-      joined: instructions whose result may share memory with another result. Either an instruction
-        writes into this memory, or the computation returns this result, which may then be in the
-        memory of an argument.
+    `dones` has the done of each start of the pool.
     """
+    instructions = [computation.instruction(number) for number in sequence]
+    pure = {each.id for each in instructions if _is_pure(module, each)}
+    # Dones and starts of the pool never write into their operands.
+    own = {each.id for each in instructions if each.opcode in FREE or _is_own(each)}
+    joined = _joined(computation, instructions, own | pure | {*dones, *dones.values()})
+    free = {each.id for each in instructions if each.opcode in FREE}
+    return free | (pure - joined) | {start for start, done in dones.items() if done not in joined}
 
-    def __init__(
-        self,
-        module: Module,
-        computation: Computation,
-        sequence: Sequence[int],
-        collectives: Collection[int],
-    ) -> None:
-        """Reads a computation.
 
-        Starts and dones of the pool, the ids in `collectives`, never write into their operands.
-        """
-        self.module, self.computation = module, computation
-        self.instructions = [computation.instruction(number) for number in sequence]
-        self.position = {number: i for i, number in enumerate(sequence)}
-        self.operands = [[self.position[o] for o in each.operands] for each in self.instructions]
-        # Whether an instruction writes only its own result, and waits for nothing.
-        self.is_pure = functools.cache(self._is_pure)
-        self.owners: list[frozenset[int]] = []
-        for i, instruction in enumerate(self.instructions):
-            own = frozenset((i,))
-            if instruction.opcode in VIEWS:
-                part = self.source(i)
-                parts = self.operands[i] if part == i else [part]
-                own = frozenset().union(*(self.owners[p] for p in parts))
-            self.owners.append(own)
-        kept = (*VIEWS, "parameter", "constant")
-        self.writers = [
-            i
-            for i, instruction in enumerate(self.instructions)
-            if not (instruction.opcode in kept or self.is_own(i) or instruction.id in collectives)
-        ]
-        self.joined = set(self.owners[self.position[computation.root.id]])
-        for writer in self.writers:
-            self.joined |= self.read(writer)
+def _joined(
+    computation: Computation, instructions: Sequence[Instruction], own: set[int]
+) -> set[int]:
+    """Returns the instructions whose result may share memory with another result.
 
-    def read(self, i: int) -> set[int]:
-        """Returns the instructions whose memory an instruction reads."""
-        return {owner for operand in self.operands[i] for owner in self.owners[operand]}
+    Either an instruction that is not in `own` writes into this memory, or the computation returns
+    this result, which may then be in the memory of an argument.
+    """
+    # For each instruction, the instructions whose memory its result may share.
+    owners: dict[int, set[int]] = {}
+    joined: set[int] = set()
+    for each in instructions:
+        parts = []
+        if each.opcode in VIEWS:
+            part = source(computation, each.id).id
+            parts = each.operands if part == each.id else [part]
+        owners[each.id] = {owner for part in parts for owner in owners[part]} or {each.id}
+        if each.id not in own:
+            joined |= {owner for operand in each.operands for owner in owners[operand]}
+    return joined | owners[computation.root.id]
 
-    def source(self, i: int) -> int:
-        """Returns the position of what the function `source` returns for an instruction."""
-        return self.position[source(self.computation, self.instructions[i].id).id]
 
-    def _is_pure(self, i: int) -> bool:
-        opcode, proto = self.instructions[i].opcode, self.instructions[i].proto
-        if opcode not in _PURE or proto.has(Instruction.ALIASING):
-            return False
-        return opcode != "fusion" or not self.writes_in_place(proto.integers(Instruction.CALLED))
-
-    def writes_in_place(self, called: Iterable[int]) -> bool:
-        """Whether a computation, or a fusion in it, has an instruction that writes in place."""
-        for number in called:
-            if not self.module.contains_any(number, _INSIDE):
-                continue
-            for instruction in self.module.computation(number).with_any(_INSIDE):
-                if instruction.opcode.encode() in _IN_PLACE:
-                    return True
-                inside = instruction.proto.integers(Instruction.CALLED)
-                if instruction.opcode == "fusion" and self.writes_in_place(inside):
-                    return True
+def _is_pure(module: Module, instruction: Instruction) -> bool:
+    """Whether an instruction writes only its own result, and waits for nothing."""
+    opcode, proto = instruction.opcode, instruction.proto
+    if opcode not in _PURE or proto.has(Instruction.ALIASING):
         return False
+    return opcode != "fusion" or not _writes_in_place(module, proto.integers(Instruction.CALLED))
 
-    def is_own(self, i: int) -> bool:
-        """Whether the result of an instruction is in memory of its own."""
-        instruction = self.instructions[i]
-        if instruction.opcode == "custom-call":
-            proto = instruction.proto
-            return not (proto.has(Instruction.ALIASING) or proto.has(Instruction.HAS_SIDE_EFFECT))
-        return instruction.opcode in ("dot", "convolution") or self.is_pure(i)
+
+def _writes_in_place(module: Module, called: Iterable[int]) -> bool:
+    """Whether a computation, or a fusion in it, has an instruction that writes in place."""
+    for number in called:
+        if not module.contains_any(number, _INSIDE):
+            continue
+        for instruction in module.computation(number).with_any(_INSIDE):
+            if instruction.opcode.encode() in _IN_PLACE:
+                return True
+            inside = instruction.proto.integers(Instruction.CALLED)
+            if instruction.opcode == "fusion" and _writes_in_place(module, inside):
+                return True
+    return False
+
+
+def _is_own(instruction: Instruction) -> bool:
+    """Whether an instruction that is not pure has a result in memory of its own."""
+    proto = instruction.proto
+    if instruction.opcode == "custom-call":
+        return not (proto.has(Instruction.ALIASING) or proto.has(Instruction.HAS_SIDE_EFFECT))
+    return instruction.opcode in ("dot", "convolution")

@@ -1,13 +1,14 @@
-"""Decides when collectives of a scheduled computation start, and when the program waits for them.
+"""Decides which collectives of a scheduled computation start earlier than in XLA's order.
 
-Other instructions keep their order, but those that a start needs run earlier, together with the
-start. The decision depends on nothing but the arguments, so it is equal on all ranks.
+All other instructions keep their order, the waits for collectives too. Only those that a start
+needs run earlier, together with the start. The decision depends on nothing but the arguments, so it
+is equal on all ranks.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 
-from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Pair
-from jax_cxl._takeover.schedule.usage import Usage
+import numpy as np
 
 # Another collective starts if the earlier ones end less than this many seconds after the end of the
 # next instruction. With this reserve, a wrong estimate does not leave the pool idle.
@@ -16,126 +17,113 @@ _LEAD = 1e-3
 _PREPARATION = 0.2e-3
 
 
-def simulate(nodes: Sequence[Node], pairs: Sequence[Pair], order: Sequence[int]) -> Clock:
-    """Executes an order in the model."""
-    clock = Clock(nodes, pairs)
-    for position in order:
-        clock.run(position)
-    return clock
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An instruction. Instructions are named by their positions in XLA's order.
 
-
-def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> tuple[Clock, int] | None:
-    """Returns an order that the model finds faster than XLA's, None if there is none.
-
-    Also returns the bytes, at most `limit`, by which the memory in use may grow.
+    Attributes:
+      before: the instructions that must come first.
+      size: bytes of its result, 0 if they belong to another instruction's result.
+      movable: whether it may run earlier.
+      done: for the start of a collective, the instruction that waits for the collective.
+      busy: for the start of a collective, the seconds that the collective takes.
+      grown: by how many bytes the computations that it calls exceed what they use in XLA's order.
     """
-    before = simulate(nodes, pairs, range(len(nodes)))
-    # What runs later takes memory that is not known when a collective starts. If an order takes too
-    # much memory, try again with a smaller limit, which leaves room for that.
-    for part in dict.fromkeys((limit, limit * 3 // 4, limit // 2)):
-        after, added = arrange(nodes, pairs, part)
-        if after.seconds < before.seconds and added <= limit:
-            return after, added
-    return None
+
+    before: tuple[int, ...] = ()
+    seconds: float = 0.0
+    size: int = 0
+    movable: bool = False
+    done: int | None = None
+    busy: float = 0.0
+    grown: int = 0
 
 
-def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> tuple[Clock, int]:
-    """Returns an order whose early starts add at most `limit` bytes, and all bytes that it adds."""
-    arrangement = _Arrangement(nodes, pairs, limit)
-    return arrangement.order(), int(arrangement.usage.added.max(initial=0))
+class Run:
+    """The model of time: instructions run one after another, and collectives beside them.
 
+    Collectives too run one after another, in the order of their starts.
 
-class _Arrangement:
-    """Builds an order, instruction by instruction."""
+    Attributes:
+      positions: the instructions that have run, in their order.
+      seconds: how long they took.
+      free: when the pool becomes free.
+    """
 
-    def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> None:
+    def __init__(self, nodes: Sequence[Node], order: Iterable[int] = ()) -> None:
         self._nodes = nodes
-        movable = [pair for pair in pairs if pair.movable]
-        # The starts and dones that may move.
-        self._bounds = {p for pair in movable for p in (pair.start, pair.done)}
-        kept = {p for pair in pairs for p in (pair.start, pair.done)} - self._bounds
-        # Views that no instruction uses stay in place, so that they keep no memory in use.
-        kept |= set(range(len(nodes))) - self._bounds - {b for n in nodes for b in n.before}
-        # The instructions that the loop of `order` visits, one after another.
-        self._fixed = [
-            p for p, node in enumerate(nodes) if p in kept or not (node.view or p in self._bounds)
-        ]
-        self._clock = Clock(nodes, pairs)
-        self.usage = Usage(nodes, limit)
-        self._need = self._needs()
-        # The most urgent collective comes first. Equally urgent ones stay in XLA's order.
-        self._waiting = sorted(movable, key=lambda pair: (self._need[pair.done], pair.start))
+        # The ends of the collectives, by their dones.
+        self._over: dict[int, float] = {}
+        self._ran: set[int] = set()
+        self.positions: list[int] = []
+        self.seconds = self.free = 0.0
+        for position in order:
+            self.execute(position)
 
-    def order(self) -> Clock:
-        clock = self._clock
-        for position in self._fixed:
-            self._end(position)
-            self._start(position)
-            if position == self._fixed[-1]:  # Usually the root. All others come before it.
-                for other, node in enumerate(self._nodes):
-                    if position not in node.before:
-                        self._run(other, position)
-            self._run(position, position)
-        for position in range(len(self._nodes)):
-            clock.run(position)
-        return clock
+    def has_run(self, position: int) -> bool:
+        """Returns whether an instruction has run."""
+        return position in self._ran
 
-    def _run(self, position: int, now: int) -> None:
-        self._clock.run(position)
-        self.usage.ended(self._clock.positions, now)
+    def execute(self, position: int) -> None:
+        """Executes an instruction."""
+        node = self._nodes[position]
+        self._ran.add(position)
+        self.positions.append(position)
+        if node.done is not None:
+            self.free = max(self.free, self.seconds) + node.busy
+            self._over[node.done] = self.free
+        self.seconds = max(self.seconds, self._over.get(position, 0.0)) + node.seconds
 
-    def _end(self, now: int) -> None:
-        """Runs the dones of finished collectives."""
-        clock = self._clock
-        for done in [d for d, over in clock.over.items() if over + MARGIN <= clock.seconds]:
-            ready = all(clock.emitted[b] for b in self._nodes[done].before)
-            if done in self._bounds and ready:
-                self._run(done, now)
 
-    def _start(self, now: int) -> None:
-        """Starts collectives, so that the pool is busy until the next instruction has run."""
-        clock = self._clock
-        self._waiting = [pair for pair in self._waiting if not clock.emitted[pair.start]]
-        while clock.free < clock.seconds + self._nodes[now].seconds + _LEAD:
-            for pair in self._waiting:
-                moves = self._moves(pair)
-                if moves is not None and self.usage.take(moves, now):
+def early(nodes: Sequence[Node], limit: int) -> tuple[Run, int]:
+    """Returns an order whose early starts add at most `limit` bytes, and the bytes that it adds.
+
+    The bytes are the most that it adds at any place of XLA's order. Memory that becomes free
+    earlier than in XLA's order does not count.
+    """
+    run = Run(nodes)
+    added = np.array([node.grown for node in nodes], np.int64)
+
+    def moves(start: int) -> list[int] | None:
+        """Returns the instructions to run now to start a collective, None if it cannot start."""
+        found, stack, seconds = {start}, [start], 0.0
+        while stack:
+            for before in nodes[stack.pop()].before:
+                if before in found or run.has_run(before):
+                    continue
+                seconds += nodes[before].seconds
+                # Instructions that take longer than the collective do more than prepare it.
+                if not nodes[before].movable or seconds > nodes[start].busy + _PREPARATION:
+                    return None
+                found.add(before)
+                stack.append(before)
+        return sorted(found)
+
+    def fits(parts: Sequence[int], now: int) -> bool:
+        """Adds the results of instructions that run `now`, and returns True if there is room."""
+        more = np.zeros(parts[-1] - now, np.int64)
+        for part in parts:
+            more[: part - now] += nodes[part].size
+        places = added[now : parts[-1]]
+        if (places + more > limit).any():
+            return False
+        places += more
+        return True
+
+    # The most urgent collective comes first.
+    starts = [i for i, node in enumerate(nodes) if node.done is not None and node.movable]
+    waiting = sorted(starts, key=lambda i: nodes[i].done or 0)
+    for now, node in enumerate(nodes):
+        waiting = [start for start in waiting if not run.has_run(start)]
+        while run.free < run.seconds + node.seconds + _LEAD:
+            for start in waiting:
+                if (parts := moves(start)) is not None and fits(parts, now):
                     break
             else:
-                return
-            self._waiting.remove(pair)
-            self._run(pair.start, now)
-
-    def _moves(self, pair: Pair) -> list[int] | None:
-        """Returns the instructions to run now to start a collective, None if it cannot start."""
-        moves, seconds = [pair.start], 0.0
-        seen, stack = {pair.start}, [pair.start]
-        while stack:
-            for before in self._nodes[stack.pop()].before:
-                if before in seen or self._clock.emitted[before]:
-                    continue
-                node = self._nodes[before]
-                seconds += node.seconds
-                if before in self._bounds or not (node.movable or node.view):
-                    return None
-                # Instructions that take longer than the collective do more than prepare it.
-                if seconds > pair.seconds + _PREPARATION:
-                    return None
-                seen.add(before)
-                moves.append(before)
-                stack.append(before)
-        return moves
-
-    def _needs(self) -> list[int]:
-        """Returns the position of the first instruction that needs each result.
-
-        An instruction that can run later counts at the position where its own result is needed.
-        """
-        need = [len(self._nodes)] * len(self._nodes)
-        for position in reversed(range(len(self._nodes))):
-            node = self._nodes[position]
-            lazy = position in self._bounds or node.view
-            here = need[position] if lazy else position
-            for before in node.before:
-                need[before] = min(need[before], here)
-        return need
+                break
+            waiting.remove(start)
+            for part in parts:
+                run.execute(part)
+        if not run.has_run(now):
+            run.execute(now)
+    return run, int(added.max(initial=0))

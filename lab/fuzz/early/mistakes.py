@@ -5,20 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.hlo.module import Module
-from jax_cxl._takeover.schedule import graph, memory, order
+from jax_cxl._takeover.schedule import memory, order
 
 
 def _memory() -> Any:
-    """Makes the scheduler forget which instructions write into the memory of other values."""
-    original = memory.Memory.__init__
-
-    def ignore(self, *arguments):
-        original(self, *arguments)
-        self.writers, self.joined = [], set()
-        self.is_own = lambda i: True
-
-    return mock.patch.object(memory.Memory, "__init__", ignore)
+    """Makes the scheduler forget which results share memory with other results."""
+    return mock.patch.object(memory, "_joined", lambda *arguments: set())
 
 
 def _operands() -> Any:
@@ -36,8 +30,8 @@ def _bytes() -> Any:
     """Makes the scheduler ignore how much memory an order takes."""
     original = order.early
 
-    def early(nodes, pairs, limit):
-        return original(nodes, pairs, 1 << 60)
+    def early(nodes, limit):
+        return original(nodes, 1 << 60)
 
     return mock.patch.object(order, "early", early)
 
@@ -47,13 +41,14 @@ def _processes() -> Any:
 
     Each process numbers its instructions differently, so processes then choose different orders.
     """
-    original = graph.Graph.__init__
+    original = Early.nodes
 
-    def with_numbers(self, module, computation, sequence, collectives, *others):
-        first = sorted(collectives, key=lambda c: c.start)
-        original(self, module, computation, sequence, first[: (len(first) + 1) // 2], *others)
+    def with_numbers(self, computation, sequence):
+        if calls := sorted(self.calls.get(computation.id, {}).items()):
+            self.calls[computation.id] = dict(calls[: (len(calls) + 1) // 2])
+        return original(self, computation, sequence)
 
-    return mock.patch.object(graph.Graph, "__init__", with_numbers)
+    return mock.patch.object(Early, "nodes", with_numbers)
 
 
 def _is_start(instruction) -> bool:
