@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jax._src import cache_key as _cache_key, compiler as _compiler
 from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import ir as _ir
@@ -129,26 +128,3 @@ def around_loading(
         return load(serialized, ids, lambda: other(self, serialized, *arguments, **options))
 
     client.deserialize_executable = deserialize
-
-
-# JAX records this event when it has lowered a program. The thread that records it then compiles
-# the program.
-_LOWERED_EVENT = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-_before_compilation: list[Callable[[], None]] = []
-
-
-def before_compilation(prepare: Callable[[], None]) -> None:
-    """Calls `prepare` before each compilation, in the thread that compiles. Devices exist by then.
-
-    This function may be called at any time, even while JAX makes its backends.
-    """
-    if not _before_compilation:
-        jax.monitoring.register_event_duration_secs_listener(_on_duration)
-    if prepare not in _before_compilation:
-        _before_compilation.append(prepare)
-
-
-def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
-    if event == _LOWERED_EVENT:
-        for prepare in _before_compilation:
-            prepare()

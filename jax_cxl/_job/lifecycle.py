@@ -156,7 +156,6 @@ def initialize(pool: str | None = None) -> None:
             early_bytes = setting.early_bytes()
         early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}
         settings = tuning_table.table(tuning) | early
-        meetings.begin()
         arrival.begin(meetings.processes_left(), config.connect_timeout, settings)
         with arrival.telling_failures():
             _running = _start(pool_uri.parse(uri), config, tuning)

@@ -23,6 +23,9 @@ from jax_cxl._job import launch_ids, setting
 taken: Counter[str] = Counter()
 left: Counter[str] = Counter()
 
+# What `before_compilation` calls.
+_prepare: list[Callable[[], None]] = []
+
 # Whether this thread is loading a program (`loading`).
 _loading = threading.local()
 
@@ -98,6 +101,16 @@ def install() -> None:
     _compat.compilation.around_compilation(_compile)
 
 
+def before_compilation(prepare: Callable[[], None]) -> None:
+    """Calls `prepare` before each compilation, in the thread that compiles. Devices exist by then.
+
+    This function may be called at any time, even while JAX makes its backends.
+    """
+    install()
+    if prepare not in _prepare:
+        _prepare.append(prepare)
+
+
 @contextlib.contextmanager
 def loading(program: str) -> Iterator[None]:
     """While a program is loaded. One thread at a time loads programs of a name."""
@@ -127,6 +140,8 @@ def complete(program: str, text: str, executable: Any) -> None:
 
 
 def _compile(program: _compat.compilation.Compilation, compile_program: Callable[[], Any]) -> Any:
+    for prepare in _prepare:
+        prepare()
     # A program on one device has no collectives.
     if len(program.devices) == 1:
         return compile_program()

@@ -28,20 +28,20 @@ def initialize() -> None:
 
     if environment.board is not None:
         environment.warn_if_alone()
-    from jax_cxl._job.meeting import making_devices
+    from jax_cxl._job.meeting import arrival
 
-    making_devices.announce(replaces=entry_point.wanted())
-    from jax_cxl import _compat
+    arrival.announce(replaces=entry_point.wanted())
+    from jax_cxl._job import lowered_programs
     from jax_cxl._takeover import loaded_programs
 
     loaded_programs.install()
-    _compat.compilation.before_compilation(_check_all_replace_alike)
+    lowered_programs.before_compilation(_check_all_replace_alike)
     try:
         _apply_variables()
     except ValueError as error:
         # JAX logs what an entry point raises, and continues. Then this process would not replace
         # the collectives that the others replace. So each compilation raises the error again.
-        _compat.compilation.before_compilation(functools.partial(_raise, str(error)))
+        lowered_programs.before_compilation(functools.partial(_raise, str(error)))
         raise
 
 
@@ -67,21 +67,20 @@ def _apply_variables() -> None:
 
 def _log_programs() -> None:
     """Prints where the collectives of each program go, if `JAX_CXL_LOG` is "info"."""
-    from jax_cxl import _compat
-    from jax_cxl._job import configuration, information
+    from jax_cxl._job import configuration, information, lowered_programs
     from jax_cxl._takeover import install, survey
 
     if configuration.from_environment().log == "info":
         information.begin()
         survey.listeners.append(survey.log)
-        _compat.compilation.before_compilation(install.install)
+        lowered_programs.before_compilation(install.install)
 
 
 @functools.cache
 def _check_all_replace_alike() -> None:
-    from jax_cxl._job.meeting import making_devices
+    from jax_cxl._job.meeting import arrival
 
-    making_devices.check_replacement(entry_point.wanted())
+    arrival.check_replacement(entry_point.wanted())
 
 
 def _raise(text: str) -> None:

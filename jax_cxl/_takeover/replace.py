@@ -3,8 +3,7 @@
 import contextlib
 from typing import Any
 
-from jax_cxl import _compat
-from jax_cxl._job import setting
+from jax_cxl._job import lowered_programs, setting
 from jax_cxl._lowering.primitives import arguments
 from jax_cxl._takeover import install, start
 
@@ -78,7 +77,7 @@ class replace_collectives(contextlib.ContextDecorator):
 
     def start(self) -> "replace_collectives":
         """Makes this the setting."""
-        _compat.compilation.before_compilation(_install)
+        lowered_programs.before_compilation(_install)
         self._before.append(setting.current())
         setting.context.set_global(self._setting)
         return self

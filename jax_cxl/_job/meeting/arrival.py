@@ -5,6 +5,13 @@ service aborts them. So each process writes to JAX's key-value store that it has
 cannot start:
 
     jax_cxl/arrival/A/P   for attempt A of process P to initialize: its identity, and its failure
+    jax_cxl/arrival/0/P   its identity, and whether it replaces the collectives of programs
+
+JAX makes the devices of all processes together: a process that makes its devices waits until the
+others make theirs. Such a process may start jax_cxl only later, when it lowers its first
+collective. Other processes may already be in `initialize`. They must not wait there for that
+process before they have made their own devices. JAX calls the plugin (_takeover/plugin.py) when it
+makes devices, and the plugin writes the entry of attempt 0.
 
 Before JAX has connected the processes there is no key-value store. Until then, the board of the
 launcher shows which ranks have begun to connect (launched/board.py).
@@ -25,11 +32,10 @@ import jax
 import jaxlib.version
 
 from jax_cxl import _compat, _text, errors
-from jax_cxl._job import process_identity
+from jax_cxl._job import process_identity, variables
 from jax_cxl._job.ending import program_ending
 from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.launched.board import ENDED, RUNS
-from jax_cxl._job.meeting import making_devices
 
 # How long processes wait for each other at start-up. This is long enough for a process that
 # compiles or loads data before it first communicates.
@@ -39,7 +45,8 @@ _LONGEST_PAUSE = 0.02
 _ADVICE = " All processes have to start again."
 _T = TypeVar("_T")
 
-_attempt = 0  # Equal in all processes that meet, because they initialize equally often.
+# Equal in all processes that meet, because they initialize equally often.
+_attempt = 0
 _expected: set[int] = set()  # The processes that meet in this attempt.
 _ends: str | None = None  # How this program ends, once it no longer waits for a start.
 
@@ -86,7 +93,7 @@ def begin(awaited: Sequence[int], timeout: float, settings: dict[str, Any]) -> N
     if not _compat.distributed.connected():
         return
     _expected = set(awaited)
-    _post(None, settings=settings)
+    _post(_attempt, None, settings=settings)
 
     def missing() -> list[int]:
         # A process may have failed since `wait_for` checked. It counts as missing, and `wait_for`
@@ -104,16 +111,49 @@ def begin(awaited: Sequence[int], timeout: float, settings: dict[str, Any]) -> N
     deadline = time.monotonic() + timeout
     with telling_failures():
         if not _compat.backends.made():
-            # Make the devices now: JAX makes them in all processes together. A process that calls
-            # `initialize` only later, with its first collective, may already be making its devices,
-            # and waits until this process makes them too.
-            announced = making_devices.announcements
-            wait_for(lambda: announced().keys() >= set(missing()) or None, timeout, problem)
+            # Make the devices now, once those that have not arrived are making theirs.
+            wait_for(lambda: _arrivals(0).keys() >= set(missing()) or None, timeout, problem)
             _check_counts()  # JAX waits two minutes for a process that does not exist.
             jax.devices()
         wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
         _check_versions()
         _check_settings(settings)
+
+
+def attempt() -> int:
+    """Returns the number of this attempt to initialize, equal in all processes that meet."""
+    return _attempt
+
+
+def announce(replaces: bool) -> None:
+    """Announces that this process makes its devices, and whether it replaces collectives."""
+    if _compat.distributed.connected():
+        _post(0, None, replaces=replaces)
+
+
+def check_replacement(replaces: bool) -> None:
+    """Checks that all processes replace collectives, or none does. Call it when there are devices.
+
+    Otherwise some processes would wait in the pool, and others would wait in a collective of XLA.
+    """
+    if not _compat.distributed.connected():
+        return
+    try:
+        announced = _arrivals(0)
+    except jax.errors.JaxRuntimeError:  # The service may be gone.
+        return
+    everyone = range(_compat.distributed.process_count())
+    others = [p for p in everyone if announced.get(p, {"replaces": False})["replaces"] != replaces]
+    if not others:
+        return
+    mine, theirs = [_compat.distributed.process_id()], others
+    sides = (mine, theirs) if replaces else (theirs, mine)
+    with_it, without = (_text.numbered("process", side) for side in sides)
+    raise errors.MismatchError(
+        f"{variables.REPLACE_COLLECTIVES} is set in {with_it} and not in {without}: some would"
+        " communicate through the pool, and others with XLA's collectives. Set it in all processes,"
+        " or in none, and install jax_cxl for all"
+    )
 
 
 def give_up(reason: str) -> None:
@@ -171,17 +211,17 @@ def telling_failures(begins: bool = False) -> Any:
     except Exception as error:
         _attempt += begins
         if _compat.distributed.connected():
-            _post(f"{type(error).__name__}: {error}", errors.code_of(error))
+            _post(_attempt, f"{type(error).__name__}: {error}", errors.code_of(error))
         raise
 
 
-def _post(failure: str | None, code: str | None = None, settings: Any = None) -> None:
+def _post(attempt: int, failure: str | None, code: str | None = None, **others: Any) -> None:
     who: dict[str, Any] = {"pid": os.getpid(), "start": process_identity.start_of(os.getpid())}
     who |= {"host": socket.gethostname(), "boot_id": process_identity.boot_id()}
     who |= {"pid_namespace": process_identity.pid_namespace(), "failure": failure, "code": code}
     who |= {"versions": _versions(), "processes": _compat.distributed.process_count()}
-    who |= {"settings": settings}
-    _compat.distributed.post(_folder(_attempt), json.dumps(who))
+    who |= others
+    _compat.distributed.post(_folder(attempt), json.dumps(who))
 
 
 def _versions() -> str:
@@ -225,7 +265,7 @@ def _check_versions() -> None:
 def _check_settings(mine: dict[str, Any]) -> None:
     own = _compat.distributed.process_id()
     for process, who in sorted(_arrivals(_attempt).items()):
-        theirs = who["settings"] or mine
+        theirs = who.get("settings", mine)
         differences = ", ".join(
             f"{name} is {value} here and {theirs[name]} on process {process}"
             for name, value in mine.items()
@@ -255,7 +295,7 @@ def check_others() -> None:
     if not _compat.distributed.connected():
         return
     _check_counts()
-    # A process may have died before it arrived in this attempt. Its arrival in the previous attempt
+    # A process may have died before it arrived in this attempt. Its entry of the previous attempt
     # identifies the process.
     before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}
     for process, who in sorted((before | _arrivals(_attempt)).items()):
@@ -287,4 +327,4 @@ def _tell_of_end() -> None:
     if _attempt == 0 and _compat.distributed.connected():
         _attempt = 1
         why = program_ending.reason() or "it ended normally"
-        _post(f"its program ended before it called jax_cxl.initialize() ({why})")
+        _post(1, f"its program ended before it called jax_cxl.initialize() ({why})")

@@ -21,37 +21,21 @@ from jax_cxl._job.pool import pool_uri, pools
 class _Past:
     """Facts about earlier runtimes that the next `initialize` needs. They outlive `shutdown`.
 
-    `generation`, `starts` and `members` are equal in all processes that meet, because these
-    processes have called `initialize` and `regroup` the same number of times.
+    `generation` and `members` are equal in all processes that meet, because these processes have
+    called `initialize` and `regroup` the same number of times.
 
     Attributes:
       generation: generation of the last runtime; -1 if there was none.
-      starts: how often this process has tried to start a runtime of this generation.
       members: the ranks that have continued after an error; None for all.
       lost: ranks whose processes had ended before the last shutdown.
     """
 
     generation: int = -1
-    starts: int = 0
     members: Sequence[int] | None = None
     lost: Sequence[int] = ()
 
 
 _past = _Past()
-
-
-def begin() -> None:
-    """Counts an attempt to start.
-
-    An attempt that fails counts too. All processes begin the same attempts, so their counts are
-    equal.
-    """
-    _past.starts += 1
-
-
-def name() -> str:
-    """Returns the prefix of the keys of this meeting. It is equal in all processes that meet."""
-    return f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
 
 
 def processes_left() -> Sequence[int]:
@@ -76,7 +60,6 @@ def check_lost() -> None:
 
 def come_together(spec: pool_uri.PoolSpec, platform: platforms.Platform) -> pools.Meeting:
     """Meets the other processes that are left."""
-    key = name()
     before = _past.generation
     devices = jax.devices()
     everyone = range(len(devices))
@@ -90,7 +73,7 @@ def come_together(spec: pool_uri.PoolSpec, platform: platforms.Platform) -> pool
         # down, or while jax_cxl was not running. Calls of the ranks are matched by these numbers,
         # so all ranks need newly compiled programs.
         generation += 1
-    pool = _meet(key, spec, platform, processes, members)
+    pool = _meet(spec, platform, processes, members)
     if 0 <= before < generation:
         jax.clear_caches()  # Programs that were compiled before must not communicate.
     return pools.Meeting(pool, members, generation)
@@ -98,9 +81,6 @@ def come_together(spec: pool_uri.PoolSpec, platform: platforms.Platform) -> pool
 
 def remember(meeting: pools.Meeting) -> None:
     """Remembers who has met, for the next `initialize`."""
-    global _past
-    if meeting.generation != max(_past.generation, 0):
-        _past = _Past(starts=1)
     _past.generation = meeting.generation
     everyone = len(meeting.members) == jax.device_count()
     _past.members = None if everyone else list(meeting.members)
@@ -117,7 +97,6 @@ def somebody_was_lost() -> bool:
 
 
 def _meet(
-    key: str,
     spec: pool_uri.PoolSpec,
     platform: platforms.Platform,
     processes: Sequence[int],
@@ -125,6 +104,7 @@ def _meet(
 ) -> _core.Pool:
     """Maps the pool in these processes. Returns once all their ranks have registered in it."""
     client = _compat.distributed.client() if len(processes) > 1 else None
+    key = f"jax_cxl/pool/{arrival.attempt()}"
     first = jax.process_index() == processes[0]
     if first:
         try:
@@ -132,13 +112,13 @@ def _meet(
         except Exception as error:
             if client is not None:
                 # The others wait for the place of the pool. Give them the error instead.
-                client.key_value_set(f"{key}/pool", json.dumps(pools.no_place(error)))
+                client.key_value_set(key, json.dumps(pools.no_place(error)))
             raise
         if client is not None:
-            client.key_value_set(f"{key}/pool", json.dumps(place))
+            client.key_value_set(key, json.dumps(place))
     else:
         problem = f"process {processes[0]} has not created the pool"
-        place = json.loads(arrival.wait_for_value(f"{key}/pool", problem))
+        place = json.loads(arrival.wait_for_value(key, problem))
         try:
             pool = pools.attach(place)
         except errors.PoolNotFoundError:

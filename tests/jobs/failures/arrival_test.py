@@ -50,6 +50,7 @@ class ArrivalTest(parameterized.TestCase):
             r"the processes run different versions \(process 0: .*; process 1: .* jax 0\.1\.0, ",
         ),
         ("come", None),
+        ("again", None),
     )
     @pytest.mark.sample(3)
     def test_others_name_it(self, how, says):

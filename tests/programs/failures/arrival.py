@@ -1,7 +1,8 @@
 """Runs processes without the launcher. The last one does not join the job; --how chooses why.
 
 With --how=chain there are three processes. The last one dies while it waits for process 0. Process
-1 gives up because of that, and only then does process 0 come.
+1 gives up because of that, and only then does process 0 come. With --how=again the last process
+corrects its settings, and all processes initialize again.
 """
 
 import os
@@ -16,7 +17,7 @@ from jax_cxl._job.meeting import arrival, meetings
 
 _PROCESS = flags.DEFINE_integer("process", 0, "The number of this process.")
 _PORT = flags.DEFINE_integer("port", None, "Port of the coordination service.")
-_HOWS = ("die", "end", "raise", "refuse", "late", "come", "chain", "version", "count")
+_HOWS = ("die", "end", "raise", "refuse", "late", "come", "chain", "version", "count", "again")
 _HOW = flags.DEFINE_enum("how", "die", _HOWS, "What the last process does.")
 
 
@@ -36,12 +37,17 @@ def main(_) -> None:
             return
         if _HOW.value == "raise":
             raise ValueError("on purpose")
-        if _HOW.value == "refuse":
+        if _HOW.value in ("refuse", "again"):
             os.environ["JAX_CXL_TIMEOUT"] = "nan"
         if _HOW.value == "version":
             arrival._versions = lambda: "jax_cxl 0.1.0, jax 0.1.0, jaxlib 0.1.0"
         if _HOW.value == "late":
             time.sleep(600)
+    if _HOW.value == "again":
+        try:
+            jax_cxl.initialize()
+        except (jax_cxl.NotInitializedError, ValueError):
+            os.environ.pop("JAX_CXL_TIMEOUT", None)
     try:
         jax_cxl.initialize()
         print("initialized", flush=True)
