@@ -2,6 +2,6 @@
 
 `table.Table` is the public class. It creates, opens and closes a table, and changes rows in steps
 (`trained`). `open_table` contains its methods by which programs take and read rows. `sources` reads
-rows from arrays and iterators, and `creating` writes them. `columns` opens the columns from which
-programs take rows, and `gather` contains the primitive.
+rows from arrays and iterators, and `sections` writes and opens tables in a store. `columns`
+contains the columns from which programs take rows, and `gather` the primitive.
 """

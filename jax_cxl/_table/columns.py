@@ -11,7 +11,9 @@ from jax_cxl import _core, errors
 from jax_cxl._job import configuration, platforms
 from jax_cxl._store.memory.devices import Devices
 
-_IDENTITY_BITS = 63
+# Calls identify a table by an attribute, which is a signed 64-bit integer. So this is all they have
+# of the identity in the catalog.
+_IDENTITY = (1 << 63) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +63,12 @@ class Column:
         """Makes rows known to programs of this process.
 
         Args:
+          name: the identity of the table in the catalog, and the number of the column.
           keeps: an object that keeps the rows as they are, and that lives as long as this column.
           words: address of the words of a trained table (`trained/region.py`), and how many rows
             share a word.
         """
-        self.identity, self.number = name
+        self.identity, self.number = name[0] & _IDENTITY, name[1]
         self.rows, self.row_shape, self.dtype = shape[0], shape[1:], dtype
         self.row_bytes = math.prod(self.row_shape) * dtype.itemsize
         self._devices = devices
@@ -105,7 +108,7 @@ class Column:
         return self.native
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows with the numbers `ids`, an int64 vector. Nobody may change them now."""
+        """Returns the rows with the numbers `ids`, an int64 vector, as programs take them."""
         native = self.check_open()
         out = np.empty(len(ids) * self.row_bytes, np.uint8)
         self._devices.access(0, lambda: native.read(ids, out))
@@ -138,11 +141,6 @@ class Column:
                 devices=[platforms.CUDA.ordinal(device) for device in jax.local_devices()],
             )
 
-    @property
-    def has_cache(self) -> bool:
-        """Whether GPUs that take rows have a cache."""
-        return self._cache_rows > 0
-
     def refresh_cache(self) -> None:
         """Fills the caches with the rows that were taken most often lately."""
         self.check_open()
@@ -154,11 +152,3 @@ class Column:
         taken = self.check_open().taken
         wanted, found = self._on_gpus.cache_counts() if self._on_gpus is not None else (0, 0)
         return TableStats(taken, self._cache_rows, wanted, found)
-
-
-def identity_of(identity: int) -> int:
-    """Returns the low 63 bits of an identity in the catalog.
-
-    Calls identify a table by an attribute, which is a signed 64-bit integer.
-    """
-    return identity & ((1 << _IDENTITY_BITS) - 1)

@@ -114,7 +114,7 @@ class OpenTable:
           >>> table.stats().cache_hit_rate
           0.5
         """
-        if not self._columns[ROWS].has_cache:
+        if not self.stats().cache_rows:
             raise errors.StoreError(
                 f"{self.name!r} was opened without cache_rows: pass it to Table.open"
             )
@@ -150,7 +150,8 @@ class OpenTable:
     def read(self, ids: Any = None) -> dict[str, np.ndarray]:
         """Returns rows, with their state, as NumPy arrays.
 
-        If the table is trained, call it while no step is under way.
+        As for `take`, each row of a trained table includes all of a step or nothing of it. If all
+        rows must be of the same step, call it while no step is under way.
 
         Args:
           ids: vector of rows from 0 to R - 1; None for all.

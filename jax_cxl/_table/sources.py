@@ -66,16 +66,8 @@ def of_state(name: str, given: Any, rows: Source) -> Source:
     if not isinstance(name, str) or not name.isidentifier() or name == "rows":
         raise ValueError(f"state: the name {name!r} must be a Python identifier other than 'rows'")
     if isinstance(given, jax.ShapeDtypeStruct):
-        shape, dtype = tuple(given.shape), np.dtype(given.dtype)
-        step = _rows_of_block(shape, dtype)
-        blocks = (
-            np.zeros((min(step, shape[0] - start), *shape[1:]), dtype)
-            for start in range(0, shape[0] if shape else 0, step)
-        )
-        source = Source(shape, dtype, blocks)
-        _check(source, None, None)
-    else:
-        source = of(given)
+        given = np.broadcast_to(np.zeros((), given.dtype), given.shape)  # takes no memory
+    source = of(given)
     if source.shape[0] != rows.shape[0]:
         raise ValueError(f"state: {name} has {source.shape[0]} rows, and the table {rows.shape[0]}")
     return source
@@ -119,12 +111,8 @@ def _of_array(array: Any) -> Source:
             raise TypeError("a table cannot hold typed PRNG keys: pass jax.random.key_data(keys)")
         if not array.is_fully_addressable:
             raise ValueError("the rows are spread over processes: pass an array of one process")
-    step = _rows_of_block(array.shape, np.dtype(array.dtype))
+    row_bytes = math.prod(array.shape[1:]) * array.dtype.itemsize
+    step = max(1, _BLOCK_BYTES // max(1, row_bytes))
     count = array.shape[0] if array.ndim else 0
     blocks = (np.asarray(array[start : start + step]) for start in range(0, count, step))
     return Source(tuple(array.shape), np.dtype(array.dtype), blocks)
-
-
-def _rows_of_block(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    row_bytes = math.prod(shape[1:]) * dtype.itemsize
-    return max(1, _BLOCK_BYTES // max(1, row_bytes))

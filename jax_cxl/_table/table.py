@@ -13,7 +13,7 @@ from jax_cxl._store import arguments, following, views
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.store import Store
-from jax_cxl._table import creating, opening, sources
+from jax_cxl._table import sections, sources
 from jax_cxl._table.open_table import ROWS, OpenTable
 from jax_cxl._table.trained import merging, region, steps
 
@@ -88,13 +88,13 @@ class Table(OpenTable):
         if trained:
             beside = {key: sources.of_state(key, x, given) for key, x in (state or {}).items()}
             plan = region.Plan.of(given, beside, step_rows)
-            devices = opening.devices_of(store, make=True)
-            creating.write_trained(devices, name, plan, [given, *beside.values()])
+            devices = sections.devices_of(store, make=True)
+            sections.write_trained(devices, name, plan, [given, *beside.values()])
         else:
             if state is not None:
                 raise ValueError("only a trained table has state: pass trained=True")
-            devices = opening.devices_of(store, make=True)
-            creating.write_constant(devices, name, given)
+            devices = sections.devices_of(store, make=True)
+            sections.write_constant(devices, name, given)
         return cls.open(store if isinstance(store, Store) else devices, name)
 
     @classmethod
@@ -129,20 +129,20 @@ class Table(OpenTable):
         if cache_rows < 0:
             raise ValueError(f"cache_rows={cache_rows} must not be negative")
         seconds = following.seconds_of(timeout)
-        devices = opening.devices_of(store, seconds=seconds)
+        devices = sections.devices_of(store, seconds=seconds)
         if seconds:
             following.wait(devices, name, -1, seconds)
         view = views.view(devices, name, None, None)
         if not view.section.entry.keep:
-            if isinstance(view.tree.get(creating.DESCRIPTION), str):
+            if isinstance(view.tree.get(sections.DESCRIPTION), str):
                 if cache_rows:
                     raise errors.StoreError(
                         f"{name!r} is a trained table, whose rows change: open it without"
                         " cache_rows"
                     )
-                return cls(name, view, *opening.trained_columns(view))
+                return cls(name, view, *sections.trained_columns(view))
             if view.tree.keys() == {ROWS}:
-                return cls(name, view, opening.constant_columns(view, cache_rows))
+                return cls(name, view, sections.constant_columns(view, cache_rows))
         raise errors.StoreError(f"{name!r} of {devices.where!r} is not a table: use Store.read")
 
     def add(self, ids: Any, updates: Any) -> int:

@@ -19,8 +19,8 @@ from jax_cxl._tier import arrays, fetching
 from jax_cxl._tier.arrays import Spec
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class OffloadedArray:
+@dataclasses.dataclass(frozen=True)
+class OffloadedArray(Spec):
     """An array in a store. `jax_cxl.fetch` returns the array.
 
     Attributes:
@@ -29,23 +29,7 @@ class OffloadedArray:
       sharding: its original sharding, which it gets again.
     """
 
-    _spec: Spec
-    _version: "_Version" = dataclasses.field(repr=False)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
-        return self._spec.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the array."""
-        return self._spec.dtype
-
-    @property
-    def sharding(self) -> jax.sharding.Sharding:
-        """The sharding of the array."""
-        return self._spec.sharding
+    _version: "_Version" = dataclasses.field(kw_only=True, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +118,8 @@ def offload(tree: Any, store: Store, name: str) -> Any:
     assert publisher is not None
     origin = publisher.section.entry.identity, publisher.token
     version = _Version(store, name, number, origin)
-    return jax.tree.unflatten(structure, [OffloadedArray(spec, version) for spec in specs])
+    made = [OffloadedArray(**vars(spec), _version=version) for spec in specs]
+    return jax.tree.unflatten(structure, made)
 
 
 def fetch(tree: Any) -> Any:
@@ -165,7 +150,7 @@ def fetch(tree: Any) -> Any:
         if isinstance(x, OffloadedArray):
             of.setdefault(x._version, []).append(number)
     for version, numbers in of.items():
-        found = version.read([flat[number]._spec for number in numbers])
+        found = version.read([flat[number] for number in numbers])
         for number, x in zip(numbers, found, strict=True):
             flat[number] = x
     return jax.tree.unflatten(structure, flat)

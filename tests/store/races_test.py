@@ -15,7 +15,7 @@ from jax_cxl._store import following
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.writing import fence
-from jax_cxl._table import creating
+from jax_cxl._table import sections
 from jax_cxl._tier.residuals import rings
 
 
@@ -144,7 +144,7 @@ class RacesTest(harness.StoreTest):
         making, other = self.open(), self.open()
 
         def remove():
-            creating._remove_incomplete(other._names.devices(), "t")
+            sections._remove_incomplete(other._names.devices(), "t")
             publish(other, "b", X)
 
         with (
@@ -184,7 +184,7 @@ class RacesTest(harness.StoreTest):
 
         def blocks():
             with once(Section, "all_valid", after=wait):
-                remove = lambda: creating._remove_incomplete(other._names.devices(), "t")  # noqa: E731
+                remove = lambda: sections._remove_incomplete(other._names.devices(), "t")  # noqa: E731
                 removing.append(in_thread(remove))
                 looked.wait(30)
             yield rows

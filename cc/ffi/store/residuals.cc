@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 #include "cc/base/status.h"
 #include "cc/engine/cpu/huge_pages.h"
@@ -21,7 +20,22 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-constexpr uint64_t kChunkBytes = tier::Layout::kBlockBytes;
+// Calls `copy(device, offset, begin, size)` for each piece of a value, in
+// several threads. `offset` counts from the first byte of the device, and
+// `begin` from the first byte of the value.
+template <typename Copy>
+Status CopyPieces(xffi::ThreadPool& pool, const tier::MemoryRing& on,
+                  uint64_t position, uint64_t bytes, const Copy& copy) {
+  return RunChunks(
+      pool, bytes, tier::Layout::kBlockBytes,
+      [&](uint64_t begin, uint64_t end) {
+        return on.ForEachPiece(
+            position + begin, end - begin,
+            [&](int device, uint64_t offset, uint64_t done, uint64_t size) {
+              return copy(device, on.offset + offset, begin + done, size);
+            });
+      });
+}
 
 xffi::Error Put(xffi::ThreadPool pool, int32_t device, int64_t ring,
                 int32_t /*value*/, xffi::AnyBuffer value,
@@ -31,9 +45,10 @@ xffi::Error Put(xffi::ThreadPool pool, int32_t device, int64_t ring,
         const auto* from = static_cast<const std::byte*>(value.untyped_data());
         const uint64_t bytes = value.size_bytes();
         CXL_ASSIGN_OR_RETURN(const tier::Handle made, on.Take(bytes));
-        CXL_RETURN_IF_ERROR(RunChunks(
-            pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
-              return on.Write(made, begin, std::span(from + begin, from + end));
+        CXL_RETURN_IF_ERROR(CopyPieces(
+            pool, on, made.position, bytes,
+            [&](int device, uint64_t offset, uint64_t begin, uint64_t size) {
+              return on.memory.Write(device, offset, {from + begin, size});
             }));
         std::memcpy(handle->untyped_data(), &made, sizeof(made));
         return OkStatus();
@@ -51,9 +66,10 @@ xffi::Error Get(xffi::ThreadPool pool, int32_t device, int64_t ring,
         auto* to = static_cast<std::byte*>(value->untyped_data());
         const uint64_t bytes = value->size_bytes();
         cpu::PreferHugePages(to, bytes);
-        CXL_RETURN_IF_ERROR(RunChunks(
-            pool, bytes, kChunkBytes, [&](uint64_t begin, uint64_t end) {
-              return on.Read(of, begin, std::span(to + begin, to + end));
+        CXL_RETURN_IF_ERROR(CopyPieces(
+            pool, on, of.position, bytes,
+            [&](int device, uint64_t offset, uint64_t begin, uint64_t size) {
+              return on.memory.Read(device, offset, {to + begin, size});
             }));
         return on.Check(of);
       });

@@ -9,6 +9,7 @@
 #include "cc/python/shared/registered.h"
 #include "cc/store/memory/persistent_memory.h"
 #include "cc/store/table/column.h"
+#include "cc/store/table/take.h"
 #include "cc/store/table/write.h"
 
 namespace nb = nanobind;
@@ -23,10 +24,6 @@ using Rows =
     nb::ndarray<const int64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 
 using TableColumn = Registered<Column>;
-
-std::span<const int64_t> SpanOf(const Rows& rows) {
-  return {rows.data(), rows.size()};
-}
 
 }  // namespace
 
@@ -63,18 +60,24 @@ void BindTables(nb::module_& m) {
           [](const TableColumn& self, const Rows& rows,
              const ConstBytes& data) {
             return table::WriteRows(
-                *self.get(), SpanOf(rows),
+                *self.get(), std::span(rows.data(), rows.size()),
                 std::as_bytes(std::span(data.data(), data.size())));
           },
           "rows"_a, "data"_a, Unlocked())
       .def(
           "read",
           [](const TableColumn& self, const Rows& rows, const Bytes& out) {
-            return table::ReadRows(
-                *self.get(), SpanOf(rows),
-                std::as_writable_bytes(std::span(out.data(), out.size())));
+            const table::Request request = {
+                .ids = {.data = rows.data(),
+                        .count = rows.size(),
+                        .wide = true},
+                .mode = table::Mode::kError,
+                .output = reinterpret_cast<std::byte*>(out.data())};
+            const Status taken =
+                table::TakeRows(*self.get(), request, 0, rows.size());
+            return taken.ok() ? self->CheckIntact() : taken;
           },
-          "rows"_a, "out"_a, Unlocked())
+          "rows"_a, "out"_a, Unlocked(), "`out` has room for the rows.")
       .def_prop_ro("taken",
                    [](const TableColumn& self) { return self->taken->load(); });
 }

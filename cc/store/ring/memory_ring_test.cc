@@ -46,13 +46,32 @@ class MemoryRingTest : public testing::Test {
   Handle Put(const Values& value) {
     const Result<Handle> handle = ring_->Take(value.size());
     EXPECT_TRUE(handle.ok()) << handle.status().message();
-    EXPECT_TRUE(ring_->Write(*handle, 0, value).ok());
+    EXPECT_TRUE(ring_
+                    ->ForEachPiece(handle->position, value.size(),
+                                   [&](int device, uint64_t offset,
+                                       uint64_t begin, uint64_t size) {
+                                     return memory_->Write(
+                                         device, kOffset + offset,
+                                         {value.data() + begin, size});
+                                   })
+                    .ok());
     return *handle;
+  }
+  void Read(const Handle& handle, Values& value) {
+    EXPECT_TRUE(ring_
+                    ->ForEachPiece(handle.position, value.size(),
+                                   [&](int device, uint64_t offset,
+                                       uint64_t begin, uint64_t size) {
+                                     return memory_->Read(
+                                         device, kOffset + offset,
+                                         {value.data() + begin, size});
+                                   })
+                    .ok());
   }
   Values Get(const Handle& handle, uint64_t bytes) {
     Values value(bytes);
     EXPECT_TRUE(ring_->Check(handle).ok());
-    EXPECT_TRUE(ring_->Read(handle, 0, value).ok());
+    Read(handle, value);
     return value;
   }
 
@@ -128,7 +147,7 @@ TEST_F(MemoryRingTest, ThreadsDoNotDisturbEachOther) {
         const Values value = Filled(5000 + n, 1000 * thread + n);
         const Handle handle = Put(value);
         Values found(value.size());
-        EXPECT_TRUE(ring_->Read(handle, 0, found).ok());
+        Read(handle, found);
         if (!ring_->Check(handle).ok())
           ++overwritten;
         else

@@ -5,26 +5,17 @@
 #include <cstring>
 
 namespace jax_cxl::table {
-namespace {
 
-Status Check(const Column& column, std::span<const int64_t> rows,
-             uint64_t bytes) {
+Status WriteRows(const Column& column, std::span<const int64_t> rows,
+                 std::span<const std::byte> data) {
   const auto outside = [&](int64_t row) {
     return row < 0 || static_cast<uint64_t>(row) >= column.rows;
   };
-  if (column.closed || bytes != rows.size() * column.row_bytes ||
+  if (column.closed || data.size() != rows.size() * column.row_bytes ||
       std::ranges::any_of(rows, outside))
     return Error(Code::kInvalidArgument, rows.size(),
                  " rows are not rows of this table, or have the wrong size; "
                  "please report this to jax_cxl");
-  return OkStatus();
-}
-
-}  // namespace
-
-Status WriteRows(const Column& column, std::span<const int64_t> rows,
-                 std::span<const std::byte> data) {
-  CXL_RETURN_IF_ERROR(Check(column, rows, data.size()));
   // The caller has stored the step in `begun`. With this fence, readers that
   // see a new byte of a row also see this step there.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -38,19 +29,6 @@ Status WriteRows(const Column& column, std::span<const int64_t> rows,
     std::memcpy(to, from, column.row_bytes);
     column.coherence.PublishPayload(to, column.row_bytes);
     from += column.row_bytes;
-  }
-  return column.CheckIntact();
-}
-
-Status ReadRows(const Column& column, std::span<const int64_t> rows,
-                std::span<std::byte> out) {
-  CXL_RETURN_IF_ERROR(Check(column, rows, out.size()));
-  std::byte* to = out.data();
-  for (int64_t row : rows) {
-    const std::byte* from = column.data + row * column.row_bytes;
-    column.coherence.AcquirePayload(from, column.row_bytes);
-    std::memcpy(to, from, column.row_bytes);
-    to += column.row_bytes;
   }
   return column.CheckIntact();
 }

@@ -17,10 +17,6 @@ namespace jax_cxl::table {
 Status WriteRows(const Column& column, std::span<const int64_t> rows,
                  std::span<const std::byte> data);
 
-// Copies rows that no process changes meanwhile.
-Status ReadRows(const Column& column, std::span<const int64_t> rows,
-                std::span<std::byte> out);
-
 }  // namespace jax_cxl::table
 
 #endif  // JAX_CXL_STORE_TABLE_WRITE_H_

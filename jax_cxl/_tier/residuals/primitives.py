@@ -75,7 +75,9 @@ def _put_avals(x, *, value):
 
 def _lower_put(platform: platforms.Platform, ctx, x, *, value):
     if value.sharding is not None:
-        return _lower_sharded(ctx, x, value=value, primitive=put_p)
+        local = dataclasses.replace(value, sharding=None)
+        put = _on_shards(lambda x: put_p.bind(x, value=local)[1], value.sharding, puts=True)
+        return mlir.lower_fun(lambda x: [x, put(x)], multiple_results=True)(ctx, x)
     _prepare(platform, ctx, value)
     call = jax.ffi.ffi_lowering(contract.PUT_RESIDUAL_TARGET)
     (handle,) = call(ctx.replace(avals_out=ctx.avals_out[1:]), x, **_attributes(value))
@@ -84,7 +86,12 @@ def _lower_put(platform: platforms.Platform, ctx, x, *, value):
 
 def _lower_get(platform: platforms.Platform, ctx, handle, *, value, aval):
     if value.sharding is not None:
-        return _lower_sharded(ctx, handle, value=value, primitive=get_p, aval=aval)
+        local = dataclasses.replace(value, sharding=None)
+        shape = value.sharding.shard_shape(aval.shape)
+        part = jax.core.ShapedArray(shape, aval.dtype, weak_type=aval.weak_type)
+        bind = functools.partial(get_p.bind, value=local, aval=part)
+        get = _on_shards(bind, value.sharding, puts=False)
+        return mlir.lower_fun(get, multiple_results=False)(ctx, handle)
     _prepare(platform, ctx, value)
     call = jax.ffi.ffi_lowering(contract.GET_RESIDUAL_TARGET)
     return call(ctx, handle, **_attributes(value))
@@ -118,34 +125,17 @@ def _check_one_device(ctx, value: Value) -> None:
         )
 
 
-def _lower_sharded(ctx, operand, *, value, primitive, **params):
-    """Lowers `put_p` or `get_p` of a sharded value as a call on each device."""
-    sharding = value.sharding
-    parts = jax.P(sharding.mesh.axis_names)
-    local = dataclasses.replace(value, sharding=None)
-
-    def put(x):
-        return put_p.bind(x, value=local)[1]
-
-    def get(handle):
-        aval = params["aval"]
-        shape = sharding.shard_shape(aval.shape)
-        return get_p.bind(handle, value=local, aval=_local_aval(aval, shape))
-
-    forward = primitive is put_p
-    mapped = jax.shard_map(
-        put if forward else get,
+def _on_shards(function: Any, sharding: jax.sharding.NamedSharding, *, puts: bool) -> Any:
+    """Returns a function that puts or gets the part of a sharded value on each device."""
+    specs = sharding.spec, jax.P(sharding.mesh.axis_names)  # of the value and of its handles
+    of_operand, of_result = specs if puts else specs[::-1]
+    return jax.shard_map(
+        function,
         mesh=sharding.mesh,
-        in_specs=sharding.spec if forward else parts,
-        out_specs=parts if forward else sharding.spec,
+        in_specs=of_operand,
+        out_specs=of_result,
         check_vma=False,
     )
-    run = (lambda x: [x, mapped(x)]) if forward else (lambda handle: [mapped(handle)])
-    return mlir.lower_fun(run, multiple_results=True)(ctx, operand)
-
-
-def _local_aval(aval: Any, shape: tuple[int, ...]) -> Any:
-    return jax.core.ShapedArray(shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def _offload_jvp(primals, tangents, *, value):

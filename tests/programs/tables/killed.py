@@ -107,8 +107,10 @@ def _read() -> None:
         # memory that ignores the words, so that its takes do not notice when rows change.
         rows = table._columns["rows"]
         rows.native = None
+        memory = table._memory
+        address = memory.address(memory.plan.column(0))
         rows.__init__(
-            rows._devices, (rows.identity, 0), rows._address, table.shape, rows.dtype, rows._keeps
+            rows._devices, (rows.identity, 0), address, table.shape, rows.dtype, rows._keeps
         )
     take = jax.jit(table.take)
     least, most = Counts(), Counts()

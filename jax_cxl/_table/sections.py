@@ -1,4 +1,4 @@
-"""Writes a new table into a store, a block at a time."""
+"""The sections of tables in a store: how they are written, a block at a time, and opened."""
 
 import contextlib
 import math
@@ -9,19 +9,35 @@ from typing import Any
 import numpy as np
 
 from jax_cxl import errors
-from jax_cxl._store import snapshots
+from jax_cxl._store import snapshots, views
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
+from jax_cxl._store.store import Store, names_of
 from jax_cxl._store.trees import leaves, place
 from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import fence, saving
+from jax_cxl._table.columns import Column
 from jax_cxl._table.open_table import ROWS
 from jax_cxl._table.sources import Source
 from jax_cxl._table.trained.region import Plan, Region
 
 NUMBER = 1  # of the only save of a table
 DESCRIPTION = "table"  # the value in the tree of a trained table
+
+
+def devices_of(store: Any, *, make: bool = False, seconds: float = 0) -> Devices:
+    """Returns the memory of a store, given by itself or by its URI; may make it, or wait for it."""
+    if isinstance(store, Devices):
+        return store
+    names = names_of(store if isinstance(store, Store) else Store(store))
+    devices = names.made() if make else names.devices(seconds)
+    if devices.count != 1:
+        raise errors.StoreError(
+            f"{devices.where!r} has {devices.count} devices: a table needs a store with one"
+            " device, that is, with one path and without devices="
+        )
+    return devices
 
 
 def write_constant(devices: Devices, name: str, rows: Source) -> None:
@@ -41,7 +57,7 @@ def write_trained(devices: Devices, name: str, plan: Plan, sources: Sequence[Sou
     description = Description((leaves.Leaf(f"['{DESCRIPTION}']"),), (0,), True)
     values = [plan.to_text()]
     with _new_section(devices, name, description, values, plan.bytes) as section:
-        region = Region(section, plan, region_start(section))
+        region = Region(section, plan, _region_start(section))
         region.clear()
         for number, source in enumerate(sources):
             offset = plan.column(number)
@@ -51,7 +67,48 @@ def write_trained(devices: Devices, name: str, plan: Plan, sources: Sequence[Sou
         _save(section, description, values, [])
 
 
-def region_start(section: Section) -> int:
+def constant_columns(held: views.View, cache_rows: int) -> dict[str, Column]:
+    """Returns the only column of a table that does not change."""
+    rows = held.tree[ROWS]
+    column = Column(
+        held.section.devices,
+        (held.section.entry.identity, 0),
+        rows.ctypes.data if rows.size else 0,
+        rows.shape,
+        rows.dtype,
+        rows,
+        cache_rows=min(cache_rows, len(rows)),
+    )
+    return {ROWS: column}
+
+
+def trained_columns(held: views.View) -> tuple[dict[str, Column], Region]:
+    """Returns the columns of a trained table, and its memory."""
+    section = held.section
+    try:
+        plan = Plan.from_text(held.tree[DESCRIPTION])
+    except ValueError as error:
+        raise errors.StoreError(
+            f"{section.text}: {error}. Delete the table, and create it again"
+        ) from error
+    memory = Region(section, plan, _region_start(section))
+    words = memory.address(plan.words), plan.rows_of_part
+    columns = {
+        of.name: Column(
+            section.devices,
+            (section.entry.identity, number),
+            memory.address(plan.column(number)),
+            (plan.rows, *of.row_shape),
+            of.dtype,
+            held,
+            words,
+        )
+        for number, of in enumerate(plan.columns)
+    }
+    return columns, memory
+
+
+def _region_start(section: Section) -> int:
     """Returns where the memory of a trained table begins: after the block of its tree."""
     return section.geometry.row(NUMBER, 1)
 
