@@ -16,8 +16,8 @@ from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Record, Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, targets
-from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.reading.reusing import Arrays, Previous, Reusable
+from jax_cxl._store.reading.restoring import MisfitError, Reader
+from jax_cxl._store.reading.reusing import Begin, Reusable, Source
 from jax_cxl._store.reading.version import Pending, Version
 from jax_cxl._store.trees import names
 from jax_cxl._store.writing.problems import in_words
@@ -100,31 +100,27 @@ def seconds_of(timeout: float | None) -> float:
 
 def read(open_memory: Callable[[], Devices], name: str, wanted: Wanted) -> Version:
     """Reads a version from the memory that `open_memory` returns; see `Store.read`."""
-    if wanted.into is None:
-        return _read(open_memory, name, wanted, None)
-    likes = wanted.tree.likes if wanted.tree else ()
-    with wanted.into._reusable.taken(wanted.into.tree, likes) as previous:
-        return _read(open_memory, name, wanted, previous)
-
-
-def _read(
-    open_memory: Callable[[], Devices], name: str, wanted: Wanted, previous: Previous | None
-) -> Version:
     writers = agreement.processes() if wanted.together else ()
-    with agreement.topic(f"a read of {name!r}"):
+    with contextlib.ExitStack() as stack:
+        begin = None
+        if wanted.into is not None:
+            likes = wanted.tree.likes if wanted.tree else ()
+            taken = wanted.into._reusable.taken(wanted.into.tree, likes)
+            begin = stack.enter_context(taken)
+        stack.enter_context(agreement.topic(f"a read of {name!r}"))
         devices = _on_all(writers, open_memory)
         found = read_version(
             writers,
             lambda: candidates(devices, name, wanted),
             lambda: Section.find(devices, name),
-            lambda section, records: build(section, records, wanted, previous),
+            lambda section, records: build(section, records, wanted, begin),
             wanted.version is not None,
         )
-    if found is None:
-        raise errors.StoreError(
-            f"{name!r} of {devices.where!r} has lost its last valid version: publish it again"
-        )
-    return found[1]
+        if found is None:
+            raise errors.StoreError(
+                f"{name!r} of {devices.where!r} has lost its last valid version: publish it again"
+            )
+        return found[1]
 
 
 def read_version(
@@ -287,16 +283,21 @@ def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, li
 
 
 def build(
-    section: Section, records: Records, wanted: Wanted, previous: Previous | None = None
+    section: Section, records: Records, wanted: Wanted, begin: Begin | None = None
 ) -> Version:
     """Reads what is wanted from a version."""
-    known, arrays = previous.begin() if previous else (None, Arrays({}, set()))
+    known, arrays = begin() if begin else (None, None)
     reader = Reader(section, records, known)
     if wanted.arrays is not None:
         return _fill(reader, wanted.arrays, wanted)
     tree: Any
     if wanted.tree is None:
-        made = _all_leaves(reader, arrays)
+        # Arrays that each saving process had by itself must have been the same in all.
+        source = Source(reader, (), 0, arrays)
+        made = {
+            name: source.whole(leaf) if leaf.dtype else leaf.value
+            for name, leaf in reader.leaves.items()
+        }
         paths = names.paths(made)
         tree = {paths[name]: x for name, x in made.items()}
     else:
@@ -305,10 +306,12 @@ def build(
         with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
         own = agreement.own() if with_jax or wanted.together else 0
         writers = agreement.processes() if wanted.together else [own]
-        tree = rebuilding.rebuild(wanted.tree, reader, writers, own, arrays)
+        source = Source(reader, writers, own, arrays)
+        found = rebuilding.rebuild(wanted.tree.names, wanted.tree.likes, source)
         if with_jax:
-            frameworks.jax().block_until_ready(tree)
-        made = dict(zip(wanted.tree.names, wanted.tree.structure.flatten_up_to(tree), strict=True))
+            frameworks.jax().block_until_ready(found)
+        made = dict(zip(wanted.tree.names, found, strict=True))
+        tree = wanted.tree.structure.unflatten(found)
     return Version(records[0].version, tree, Reusable(reader.known(), made))
 
 
@@ -332,7 +335,7 @@ _DAMAGED, _MISFIT, _OTHER = 1, 2, 3  # kinds of errors; the greatest is the wors
 def _kind(error: Exception | None) -> int:
     if error is None or not isinstance(error, errors.StoreError):
         return _OTHER if error else 0
-    return _MISFIT if isinstance(error, rebuilding.MisfitError) else _DAMAGED
+    return _MISFIT if isinstance(error, MisfitError) else _DAMAGED
 
 
 def _try(
@@ -351,7 +354,7 @@ def _try(
         told = agreement.gather_bytes(bytes([_kind(problem)]) + in_words(problem).encode())
         worst = max(told, key=lambda each: each[0])
         if worst[0] > _kind(problem):
-            make = (errors.StoreError, rebuilding.MisfitError, errors.CxlError)[worst[0] - 1]
+            make = (errors.StoreError, MisfitError, errors.CxlError)[worst[0] - 1]
             what = "".join(f" {section.text_of(of[0].version)}" for section, of in chosen)
             text = worst[1:].decode(errors="replace")
             problem = make(f"process {writers[told.index(worst)]} could not read{what}: {text}")
@@ -372,24 +375,10 @@ def _gather(writers: Sequence[int], values: Sequence[int]) -> list[tuple[int, ..
 
 def other_memory(where: str, writers: Sequence[int]) -> errors.StoreError:
     """Returns the error for a process that does not find what the first process has."""
-    return rebuilding.MisfitError(
+    return MisfitError(
         f"{where} is not the same memory on processes {writers[0]} and {agreement.own()}: name the"
         " same memory on all processes"
     )
-
-
-def _all_leaves(reader: Reader, previous: Arrays) -> dict[str, Any]:
-    """Returns all leaves as NumPy arrays and Python values, by their names."""
-    made: dict[str, Any] = {}
-    for name, leaf in reader.leaves.items():
-        whole = tuple((0, n) for n in leaf.shape)
-        if not leaf.dtype:
-            made[name] = leaf.value
-        elif leaf.local:
-            made[name] = reader.read_same(leaf, whole)
-        else:
-            made[name] = reader.read(leaf, whole, previous.into(name, reader, leaf))
-    return made
 
 
 def _is_over_processes(like: Any) -> bool:

@@ -10,6 +10,7 @@ import jax
 from jax_cxl._store import agreement
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.reusing import Source
 from jax_cxl._tier import copying
 from jax_cxl._tier.arrays import Spec
 
@@ -26,13 +27,8 @@ _Group = tuple[
 
 def fetch(reader: Reader, specs: Sequence[Spec], writers: Sequence[int]) -> list[Any]:
     """Returns arrays of a version."""
-    wanted = rebuilding.Wanted(
-        [spec.name for spec in specs],
-        [spec.like for spec in specs],
-        jax.tree.structure([0] * len(specs)),
-    )
-    made: list[Any] = rebuilding.rebuild(wanted, reader, writers, jax.process_index())
-    return made
+    source = Source(reader, writers, jax.process_index())
+    return rebuilding.rebuild([spec.name for spec in specs], [spec.like for spec in specs], source)
 
 
 def ahead(reader: Reader, groups: Iterable[Sequence[Spec]]) -> Iterator[list[Any]]:

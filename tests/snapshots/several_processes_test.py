@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl import errors
 from jax_cxl._store.memory import section
-from jax_cxl._store.reading import rebuilding
+from jax_cxl._store.reading import rebuilding, restoring
 from jax_cxl._store.trees import flatten
 from jax_cxl._store.writing import problems
 from jax_cxl._store.writing.save_agreement import read_note, write_note
@@ -162,10 +162,10 @@ class SnapshotsTest(Case):
             snapshots.wait()
         real = rebuilding.rebuild
 
-        def rebuild(wanted, reader, *options):
-            if self.processes.own == 1 and reader.records[0].version == 2:
+        def rebuild(names, likes, source):
+            if self.processes.own == 1 and source.reader.records[0].version == 2:
                 raise error
-            return real(wanted, reader, *options)
+            return real(names, likes, source)
 
         with mock.patch.object(rebuilding, "rebuild", rebuild):
             return self.processes.run(
@@ -173,7 +173,7 @@ class SnapshotsTest(Case):
             )
 
     @parameterized.parameters(
-        (rebuilding.MisfitError, rebuilding.MisfitError), (RuntimeError, errors.CxlError)
+        (restoring.MisfitError, restoring.MisfitError), (RuntimeError, errors.CxlError)
     )
     def test_one_cannot_restore(self, kind, of_others):
         found = self.one_cannot_restore(kind("no"))

@@ -138,24 +138,6 @@ class OnGpusTest(parameterized.TestCase):
     )
     @pytest.mark.sample(3)
     def test_other_shardings(self, saved, saved_spec, asked, asked_spec):
-        self.check_shardings(saved, saved_spec, asked, asked_spec)
-
-    @parameterized.product(
-        case=(
-            ((1,), P(), (1,), P()),
-            ((4,), P("x"), (2,), P("x")),
-            ((2,), P(), (2,), P(None, "x")),
-            ((2, 2), P("x", "y"), (1,), P()),
-        ),
-        paths=(2, 3),
-    )
-    @pytest.mark.sample(3)
-    def test_several_paths(self, case, paths):
-        self.path = self.path.with_name(f"of {paths} ")
-        self.store = self.open("", paths)
-        self.check_shardings(*case)
-
-    def check_shardings(self, saved, saved_spec, asked, asked_spec):
         def sharding(shape, spec):
             devices = np.array(jax.devices()[: math.prod(shape)]).reshape(shape)
             return jax.NamedSharding(jax.sharding.Mesh(devices, ("x", "y")[: len(shape)]), spec)
@@ -179,10 +161,7 @@ class OnGpusTest(parameterized.TestCase):
             np.testing.assert_array_equal(np.asarray(got[name]), x)
         self.assertGreater(self.copies.checked, 3)
 
-    @parameterized.parameters(1, 3)
-    def test_damage_in_a_piece(self, paths):
-        self.path = self.path.with_name(f"of {paths} ")
-        self.store = self.open("", paths)
+    def test_damage_in_a_piece(self):
         mesh = jax.sharding.Mesh(jax.devices()[:4], ("x",))
         x = np.random.default_rng(0).integers(0, 255, (16 * _MIB,), np.uint8)
         self.store.publish("w", {"x": jax.device_put(x, jax.NamedSharding(mesh, P("x")))})
@@ -203,9 +182,11 @@ class OnGpusTest(parameterized.TestCase):
         self.store.read("w", {"small": self.like(tree)["small"]})
         self.assertEqual(self.copies.checked, 0)
 
-    def test_memory_that_is_not_coherent_is_read_by_the_host(self):
+    @parameterized.parameters(("&coherence=flush", 1), ("", 3))
+    def test_memory_without_coherence_or_of_several_paths_is_read_by_the_host(self, options, paths):
+        self.path = self.path.with_name(f"of {paths} ")
+        self.store = self.open(options, paths)
         tree = self.publish(0)
-        self.store = self.open("&coherence=flush")
         _, got = self.store.read("w", self.like(tree))
         np.testing.assert_array_equal(np.asarray(got["c"]), tree["c"])
         self.assertEqual(self.copies.checked, 0)

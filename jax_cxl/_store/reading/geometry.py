@@ -71,8 +71,16 @@ def all_blocks_of(part: place.Part) -> range:
     return range(part.offset // layout.BLOCK_BYTES, layout.blocks(end))
 
 
-def blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
+def whole_blocks(start: int, end: int) -> tuple[range, set[int]]:
+    """Returns the blocks that are entirely in a range of bytes, and those that are partly in it."""
+    size = layout.BLOCK_BYTES
+    whole = range(layout.blocks(start), end // size)
+    return whole, set(range(start // size, layout.blocks(end))).difference(whole)
+
+
+def blocks_of(part: place.Part, starts: np.ndarray, length: int) -> np.ndarray:
     """Returns the blocks that hold those bytes of a part which lie in the given runs."""
+    base = part.offset - part.start
     begins = np.maximum(starts, part.start) + base
     ends = np.minimum(starts + length, part.end) + base
     some = begins < ends

@@ -6,22 +6,18 @@ part, and all blocks if the memory was registered for other GPUs. Without the mo
 host reads into pinned memory, from which copy engines copy.
 """
 
-import collections
 import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jax_cxl import errors
 from jax_cxl._store import frameworks
 from jax_cxl._store.memory import layout
-from jax_cxl._store.reading import geometry
+from jax_cxl._store.reading import checking, geometry
 from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.trees import leaves, place, tensors
+from jax_cxl._store.trees import leaves, tensors
 
-_ALIGN = 16  # of a block whose checksum a GPU computes
 # How many bytes a GPU checks at a time. Only the last of these checks comes after the copies.
 _GROUP_BYTES = 64 << 20
 
@@ -35,44 +31,15 @@ class Part(NamedTuple):
     tensor: Any
 
 
-class _Group:
-    """Copies to a GPU that are checked together, after the event `end`."""
-
-    def __init__(self, gpu: Any):
-        self._gpu, self.nbytes = gpu, 0
-        self.end = frameworks.torch().cuda.Event(blocking=True)
-        self._copied: list[tuple[int, np.ndarray, np.ndarray]] = []
-
-    def add(self, writer: int, blocks: range, first: int) -> None:
-        """Notes that blocks of a writer are copied, the first one to an address."""
-        addresses = np.arange(len(blocks), dtype=np.int64) * layout.BLOCK_BYTES + first
-        self._copied.append((writer, np.array(blocks), addresses))
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._copied
-
-    def of_gpu(self) -> tuple[int, list[int]]:
-        """Returns the GPU, and the addresses of all blocks."""
-        return self._gpu.index, np.concatenate([at for _, _, at in self._copied]).tolist()
-
-    def compare(self, reader: Reader, values: Sequence[int]) -> None:
-        """Compares checksums of all blocks with those of a version."""
-        found = np.array(values, np.uint64)
-        for writer, blocks, _ in self._copied:
-            reader.compare(writer, blocks, found[: len(blocks)])
-            found = found[len(blocks) :]
-
-
 class Copies:
     """Copies that have been started. The tensors are undefined until `finish` has returned."""
 
-    def __init__(self, reader: Reader | None, sums: Any):
-        """Notes the version, and the object that computes checksums; None if there is none."""
-        self._reader, self._sums = reader, sums
-        self._groups: list[_Group] = []
-        self._ends: dict[Any, Any] = {}  # events, by GPU
-        self._on_host: dict[int, set[int]] = {}  # what the host checks: blocks by writer
+    def __init__(self, copied: checking.Copied | None):
+        """Begins with no copies; `copied` is None if none follow."""
+        self._copied = copied
+        # Groups of copies: the event after each, and how many whole blocks there are up to it.
+        self._groups: list[tuple[Any, int]] = []
+        self._ends: dict[Any, Any] = {}  # the last event of each GPU
 
     def let_streams_wait(self) -> None:
         """Lets PyTorch's current streams wait until the copies have ended."""
@@ -86,62 +53,51 @@ class Copies:
 
     def finish(self) -> None:
         """Waits until the copies have ended, and checks them."""
-        reader = self._reader
-        if reader is None:
+        copied = self._copied
+        if copied is None:
             return
         try:
             # Threads of the host check the memory while the copy engines read it.
-            checks = [reader.checks_of(of, sorted(some)) for of, some in self._on_host.items()]
-            self._compare(reader)
-            for _ in itertools.chain.from_iterable(checks):
+            checks = copied.check_on_host()
+            self._compare(copied)
+            for _ in checks:
                 pass  # Raises the error of a thread.
         finally:
             self.wait()
-        if self._on_host:
-            section, records = reader.stripes[0].section, reader.records
+        if copied.on_host:
+            section, records = copied.reader.stripes[0].section, copied.reader.records
             if section.version(records[0].number) != records:
                 raise errors.StoreError(
                     f"{section.text_of(records[0].version)} was overwritten while it was read,"
                     " because this process was stopped for a time: read again"
                 )
 
-    def _compare(self, reader: Reader) -> None:
-        """Lets the GPUs compute checksums of groups whose copies have ended, and compares them."""
-        waiting = collections.deque(group for group in self._groups if not group.is_empty)
-        while waiting:
-            waiting[0].end.synchronize()
-            ended = [waiting.popleft()]
-            while waiting and waiting[0].end.query():
-                ended.append(waiting.popleft())
-            wanted = [group.of_gpu() for group in ended]
-            checksums = self._sums.checksums(wanted, layout.BLOCK_BYTES)
-            for group, values in zip(ended, checksums, strict=True):
-                group.compare(reader, values)
+    def _compare(self, copied: checking.Copied) -> None:
+        """Lets the GPUs check groups whose copies have ended, as many at a time as there are."""
+        done = 0
+        for number, (end, count) in enumerate(self._groups):
+            if count == done:
+                continue
+            end.synchronize()
+            for later, more in self._groups[number + 1 :]:
+                if not later.query():
+                    break
+                count = more
+            copied.compare(slice(done, count))
+            done = count
 
-    def add(self, part: place.Part, blocks: range, group: _Group, address: int) -> None:
-        """Notes that consecutive blocks of a part are copied to a tensor at an address."""
-        size = layout.BLOCK_BYTES
-        end = part.offset + part.end - part.start
-        whole = range(max(blocks.start, layout.blocks(part.offset)), min(blocks.stop, end // size))
-        first = address + part.start - part.offset + whole.start * size
-        if self._sums is None or not whole or first % _ALIGN:
-            self._on_host.setdefault(part.writer, set()).update(blocks)
-            return
-        group.add(part.writer, whole, first)
-        edges = *range(blocks.start, whole.start), *range(whole.stop, blocks.stop)
-        self._on_host.setdefault(part.writer, set()).update(edges)
-
-    def record(self, group: _Group, gpu: Any, stream: Any) -> None:
+    def record(self, gpu: Any, stream: Any) -> None:
         """Ends a group, whose copies are all on a stream."""
-        group.end.record(stream)
-        self._groups.append(group)
-        self._ends[gpu] = group.end
+        end = frameworks.torch().cuda.Event(blocking=True)
+        end.record(stream)
+        self._groups.append((end, len(self._copied.whole) if self._copied else 0))
+        self._ends[gpu] = end
 
 
 def start(parts: Sequence[Part]) -> Copies:
     """Starts copies of parts to their tensors, behind what the program has enqueued so far."""
     if not parts:
-        return Copies(None, None)
+        return Copies(None)
     torch = frameworks.torch()
     section = parts[0].reader.stripes[0].section
     devices = section.devices
@@ -153,23 +109,24 @@ def start(parts: Sequence[Part]) -> Copies:
             sums = devices.copies_for(frozenset(gpu.index for gpu in gpus))
         except errors.CxlError:
             direct = False  # The memory cannot be registered.
-    copies = Copies(parts[0].reader, sums)
+    copied = checking.Copied(parts[0].reader, sums)
+    copies = Copies(copied)
     streams = {gpu: _stream(gpu) for gpu in gpus}
-    groups = {gpu: _Group(gpu) for gpu in gpus}
     for gpu, stream in streams.items():
         stream.wait_stream(torch.cuda.current_stream(gpu))
     try:
         with torch.inference_mode():
             for gpu, some in itertools.groupby(parts, lambda part: part.tensor.device):
+                nbytes = 0
                 with torch.cuda.stream(streams[gpu]):
                     for part in some:
-                        if not (direct and _copy(part, groups[gpu], copies)):
+                        if not (direct and _copy(part, copied)):
                             _through_host(part)
-                        if groups[gpu].nbytes >= _GROUP_BYTES:
-                            copies.record(groups[gpu], gpu, streams[gpu])
-                            groups[gpu] = _Group(gpu)
-        for gpu, group in groups.items():
-            copies.record(group, gpu, streams[gpu])
+                        nbytes += part.tensor.nbytes
+                        if nbytes >= _GROUP_BYTES:
+                            copies.record(gpu, streams[gpu])
+                            nbytes = 0
+                copies.record(gpu, streams[gpu])
     except BaseException:
         for stream in streams.values():
             stream.synchronize()
@@ -177,31 +134,34 @@ def start(parts: Sequence[Part]) -> Copies:
     return copies
 
 
-def _copy(part: Part, group: _Group, copies: Copies) -> bool:
+def _copy(part: Part, copied: checking.Copied) -> bool:
     """Starts copies from the memory of the store. Returns whether copy engines can copy a part."""
+    if part.leaf.local or not part.tensor.is_contiguous():
+        return False
     found = part.reader.contiguous(part.leaf, part.bounds)
-    if found is None or not part.tensor.is_contiguous():
+    if found is None:
         return False
     torch = frameworks.torch()
     size = layout.BLOCK_BYTES
     flat = part.tensor.detach().reshape(-1).view(torch.uint8)
-    address = part.tensor.data_ptr()
     devices = part.reader.stripes[0].section.devices
     source = torch.from_numpy(devices.mapped)
     for each in found:
         own = part.reader.stripes[each.writer]
-        end = each.offset + each.end - each.start
+        to = each.start - each.offset  # added to a position of the writer's bytes
+        end = each.end - to
         for blocks in geometry.consecutive(part.reader.changed_blocks(each)):
             block = blocks.start
             for device, offset, count in own.runs(blocks):
                 first, last = max(each.offset, block * size), min(end, (block + count) * size)
                 at = devices.core.address(device, offset) - devices.core.base + first - block * size
-                to = each.start + first - each.offset
-                there = flat[to : to + last - first]
-                there.copy_(source[at : at + last - first], non_blocking=True)
-                group.nbytes += last - first
+                flat[first + to : last + to].copy_(
+                    source[at : at + last - first], non_blocking=True
+                )
                 block += count
-            copies.add(each, blocks, group, address)
+            first, last = max(each.offset, blocks.start * size), min(end, blocks.stop * size)
+            address = part.tensor.data_ptr() + first + to
+            copied.add(part.tensor.device.index, each.writer, first, last, address)
     return True
 
 
@@ -212,7 +172,7 @@ def _through_host(part: Part) -> None:
     torch = frameworks.torch()
     tensor = part.tensor
     staging = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    part.reader.forgetting().read_into(part.leaf, part.bounds, tensors.array(staging))
+    part.reader.forgetting().read_same(part.leaf, part.bounds, tensors.array(staging))
     # PyTorch uses the pinned memory again only after the copy.
     tensor.detach().copy_(staging, non_blocking=True)
 

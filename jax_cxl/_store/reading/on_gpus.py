@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,15 +12,25 @@ import numpy as np
 from jax_cxl import errors
 from jax_cxl._job import platforms
 from jax_cxl._store.memory import dlpack, layout
-from jax_cxl._store.reading import arranging, pieces
+from jax_cxl._store.reading import arranging, checking
 from jax_cxl._store.reading.geometry import overlaps, relative
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import leaves
 
+_ALIGN = 64  # In `pinned_host`, JAX takes arrays that begin at multiples of this.
 _LEAST_BYTES = layout.BLOCK_BYTES  # The host reads and checks smaller parts as fast.
 # How many bytes of parts are copied at a time, unless one part has more. The GPU holds the pieces
 # of two groups of this size, in addition to the arrays that are made of the pieces.
 _GROUP_BYTES = 1 << 30
+
+
+class Piece(NamedTuple):
+    """Bytes of a writer from `start` to `end`, whose first `skip` elements are not wanted."""
+
+    writer: int
+    start: int
+    end: int
+    skip: int
 
 
 @dataclasses.dataclass
@@ -33,9 +43,9 @@ class Copy:
     """
 
     reader: Reader
-    pieces: list[pieces.Piece]
+    shape: tuple[int, ...]
+    pieces: list[Piece]
     plan: arranging.Plan | None
-    places: list[tuple[int, int]]
     dtype: np.dtype
     sharding: jax.sharding.Sharding
     made: jax.Array = dataclasses.field(init=False)
@@ -49,7 +59,7 @@ class Copy:
     @property
     def nbytes(self) -> int:
         """Bytes of all pieces."""
-        return sum(math.prod(piece.shape) for piece in self.pieces) * self.dtype.itemsize
+        return sum(piece.end - piece.start for piece in self.pieces)
 
     def sources(self) -> list[jax.Array]:
         """Returns the pieces in `pinned_host` memory: views of the store's memory, not copies."""
@@ -57,14 +67,21 @@ class Copy:
         # GPU's.
         devices = self.reader.stripes[0].section.devices
         _ = devices.copies  # This registers the memory.
-        return [
-            jax.dlpack.from_dlpack(
-                dlpack.array(
-                    devices.core, each.at, each.shape, self.dtype, self.ordinal, self.reader
-                )
+        found = []
+        for piece in self.pieces:
+            block, inside = divmod(piece.start, layout.BLOCK_BYTES)
+            device, offset = self.reader.stripes[piece.writer].place(block)
+            count = (piece.end - piece.start) // self.dtype.itemsize
+            array = dlpack.array(
+                devices.core,
+                (device, offset + inside),
+                (count,) if self.plan else self.shape,
+                self.dtype,
+                self.ordinal,
+                self.reader,
             )
-            for each in self.pieces
-        ]
+            found.append(jax.dlpack.from_dlpack(array))
+        return found
 
 
 def find(
@@ -72,55 +89,44 @@ def find(
 ) -> Copy | None:
     """Returns a part of an array for a GPU to copy, or None if the host has to read the part.
 
-    From each shard that has bytes of the part, a GPU copies the rows with these bytes. A GPU cannot
-    mend blocks by parity, so the host reads memory that has parity. A GPU also takes lines from the
-    caches of this host, so the host reads memory if caches are not coherent.
+    From each shard that has bytes of the part, a GPU copies the rows with these bytes. It copies
+    from memory of one device, in which the rows are contiguous. A GPU takes lines from the caches
+    of this host, so the host reads memory if caches are not coherent.
     """
     dtype = leaves.dtype_of(leaf.dtype)
     shape = tuple(end - start for start, end in index)
     if not is_gpu(sharding) or not _can_copy(reader, leaf, shape, dtype):
         return None
-    found: list[pieces.Piece] = []
-    places: list[tuple[int, int]] = []
+    found: list[Piece] = []
     blocks = []
     for number, shard, common in overlaps(leaf, index):
         inside = relative(common, shard.index)
         first, last = inside[0]
         row = dtype.itemsize * math.prod(shard.shape[1:])
-        runs = []
-        for part in reader.parts_of_shard(leaf, number):
-            start, end = max(first * row, part.start), min(last * row, part.end)
-            if start < end:
-                base = part.offset - part.start
-                some, place = pieces.find(reader, part.writer, base + start, base + end, dtype)
-                count = (end - start) // dtype.itemsize
-                exact = sum(math.prod(piece.shape) for piece in some) == count
-                runs.append(arranging.Run(len(some), count, exact))
-                found += some
-                places.append(place)
-        blocks.append(
-            arranging.Block(
-                runs=tuple(runs),
-                shape=(last - first, *shard.shape[1:]),
-                here=((0, last - first), *inside[1:]),
-                there=relative(common, index),
-            )
+        counts = []
+        for part in reader.parts_within(leaf, number, first * row, last * row):
+            size = part.end - part.start
+            before = part.offset % _ALIGN
+            start, end = part.offset - before, part.offset + size
+            found.append(Piece(part.writer, start, end, before // dtype.itemsize))
+            counts.append(size // dtype.itemsize)
+        block = arranging.Block(
+            counts=tuple(counts),
+            shape=(last - first, *shard.shape[1:]),
+            here=((0, last - first), *inside[1:]),
+            there=relative(common, index),
         )
-    plan = arranging.Plan(shape, tuple(blocks))
-    if plan.is_one_piece:
-        found[0] = dataclasses.replace(found[0], shape=shape)
-        return Copy(reader, found, None, [], dtype, sharding)
-    return Copy(reader, found, plan, places, dtype, sharding)
+        blocks.append(block)
+    is_whole = len(found) == 1 and not found[0].skip and blocks[0].shape == shape
+    plan = None if is_whole else arranging.Plan(shape, tuple(blocks))
+    return Copy(reader, shape, found, plan, dtype, sharding)
 
 
 def _can_copy(reader: Reader, leaf: leaves.Leaf, shape: tuple[int, ...], dtype: np.dtype) -> bool:
     section = reader.stripes[0].section
-    geometry = section.geometry
-    if geometry.parity or leaf.local or not section.devices.coherent:
+    if section.geometry.num_devices > 1 or leaf.local or not section.devices.coherent:
         return False
-    if dlpack.code_of(dtype) is None:
-        return False
-    if math.prod(shape) * dtype.itemsize < _LEAST_BYTES * geometry.num_devices:
+    if dlpack.code_of(dtype) is None or math.prod(shape) * dtype.itemsize < _LEAST_BYTES:
         return False
     return max(shape) <= np.iinfo(np.int32).max  # JAX counts in 32 bits.
 
@@ -158,32 +164,20 @@ def _finish(copies: list[Copy], made: list[list[jax.Array]]) -> None:
     for copy, arrays in zip(copies, made, strict=True):
         copy.made = arrays[0]
         if copy.plan is not None:
-            copy.made = arranging.arrange(copy.plan, copy.places, arrays)
+            copy.made = arranging.arrange(copy.plan, [p.skip for p in copy.pieces], arrays)
     check(copies[0].reader, copies, made)
 
 
 def check(reader: Reader, copies: Sequence[Copy], made: Sequence[Sequence[jax.Array]]) -> None:
     """Waits for pieces, `made` of each copy and not donated, and compares all their checksums."""
-    edges: dict[int, set[int]] = {}
-    by_gpu: dict[int, tuple[list[pieces.Piece], list[np.ndarray]]] = {}
+    copied = checking.Copied(reader, reader.stripes[0].section.devices.copies)
     for copy, arrays in zip(copies, made, strict=True):
         for piece, array in zip(copy.pieces, arrays, strict=True):
-            start = array.block_until_ready().unsafe_buffer_pointer()
-            of_gpu, addresses = by_gpu.setdefault(copy.ordinal, ([], []))
-            of_gpu.append(piece)
-            addresses.append(start + piece.whole[:, 1])
-            edges.setdefault(piece.writer, set()).update(piece.edges)
-    copier = reader.stripes[0].section.devices.copies
-    wanted = [(gpu, np.concatenate(at).tolist()) for gpu, (_, at) in by_gpu.items()]
-    checksums = copier.checksums(wanted, layout.BLOCK_BYTES)
-    for (of_gpu, _), values in zip(by_gpu.values(), checksums, strict=True):
-        found = np.array(values, np.uint64)
-        for piece in of_gpu:
-            blocks = piece.whole[:, 0]
-            reader.compare(piece.writer, blocks, found[: len(blocks)])
-            found = found[len(blocks) :]
-    for writer, some in edges.items():
-        reader.check_blocks(writer, sorted(some))
+            address = array.block_until_ready().unsafe_buffer_pointer()
+            copied.add(copy.ordinal, piece.writer, piece.start, piece.end, address)
+    copied.compare(slice(None))
+    for _ in copied.check_on_host():
+        pass  # Raises the error of a thread.
 
 
 @functools.lru_cache(1024)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from jax_cxl._store import frameworks
-from jax_cxl._store.reading.restoring import MisfitError as MisfitError, Reader
-from jax_cxl._store.reading.reusing import Arrays
-from jax_cxl._store.reading.sources import Source, check_fits
+from jax_cxl._store.reading.restoring import MisfitError
+from jax_cxl._store.reading.reusing import Source, check_fits
 from jax_cxl._store.trees import leaves, names, pytrees
 
 
@@ -34,30 +33,20 @@ def wanted(like: Any) -> Wanted:
 
 
 @pytrees.collector_paused()
-def rebuild(
-    of: Wanted,
-    reader: Reader,
-    writers: Sequence[int],
-    own: int,
-    previous: Arrays | None = None,
-) -> Any:
-    """Returns a tree like `of`, with the saved leaves of the same names.
-
-    Unchanged arrays of `previous`, the version that `reader` knows, are used again.
-    """
-    saved = by_names(of.names, reader.leaves)
+def rebuild(asked: Sequence[str], likes: Sequence[Any], source: Source) -> list[Any]:
+    """Returns the saved leaves of the names `asked`, in the forms of `likes`."""
+    saved = by_names(asked, source.reader.leaves)
     building: Any = None
     if frameworks.jax():
         from jax_cxl._store.reading import on_devices
 
-        building = on_devices.Building()
+        building = on_devices.Building(source)
     makers = [
-        _restored(x, leaf, Source(reader, leaf, writers, own, name, previous), building)
-        for x, leaf, name in zip(of.likes, saved, of.names, strict=True)
+        _restored(like, leaf, source, building) for like, leaf in zip(likes, saved, strict=True)
     ]
     if building is not None:
         building.run()
-    return of.structure.unflatten([make() for make in makers])
+    return [make() for make in makers]
 
 
 def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves.Leaf]:
@@ -92,6 +81,6 @@ def _restored(like: Any, leaf: leaves.Leaf, source: Source, building: Any) -> An
         )
     if isinstance(like, np.ndarray | np.generic):
         check_fits(leaf, like)
-        array = source.whole()
+        array = source.whole(leaf)
         return lambda: array if isinstance(like, np.ndarray) else array[()]
-    return building.begin(like, source)
+    return building.begin(like, leaf)

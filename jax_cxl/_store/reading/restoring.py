@@ -7,8 +7,8 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -125,47 +125,49 @@ class Reader:
         """Returns where the bytes of a shard are."""
         return self.structure.parts.get((leaf.name, number), [])
 
+    def parts_within(
+        self, leaf: leaves.Leaf, number: int, start: int, end: int
+    ) -> Iterator[place.Part]:
+        """Yields where the bytes of a shard from `start` to `end` are."""
+        for part in self.parts_of_shard(leaf, number):
+            first, last = max(start, part.start), min(end, part.end)
+            if first < last:
+                offset = part.offset + first - part.start
+                yield part._replace(start=first, end=last, offset=offset)
+
     def read(
         self, leaf: leaves.Leaf, index: leaves.Index, into: np.ndarray | None = None
     ) -> np.ndarray:
         """Returns a part of an array.
 
-        `into` may have the same part of the version that the caller knows. If nothing of `leaf` has
-        changed, or the part is a whole shard, it is the result, and only the blocks that have
-        changed are read into it.
+        The result is `into` if it is given: memory of the same shape and dtype. If the caller knows
+        a version, `into` must have the part of that version. Then only what has changed is read.
         """
+        if into is not None and self.is_unchanged(leaf):
+            return into
         shape = tuple(end - start for start, end in index)
         dtype = leaves.dtype_of(leaf.dtype)
-        same = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
-        if into is not None and self._changed is not None:
-            if same is not None:
-                self._read_shard(leaf, same, (), into.reshape(-1).view(np.uint8))
-            if same is not None or self.is_unchanged(leaf):
-                return into
-        if same is not None:
-            return self._read_shard(leaf, same, ()).view(dtype).reshape(shape)
-        out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        own, out = self, into
+        if out is None:
+            own = self.forgetting()
+            out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        parts = self.contiguous(leaf, index) if out.flags.c_contiguous else None
+        if parts is not None:
+            work = [(part, own.changed_blocks(part)) for part in parts]
+            self._copy_all(out.reshape(-1).view(np.uint8), work)
+            return out
         for number, shard, common in geometry.overlaps(leaf, index):
             here, there = (
                 tuple(slice(*bounds) for bounds in geometry.relative(common, to))
                 for to in (shard.index, index)
             )
-            data = self._read_shard(leaf, number, here).view(dtype).reshape(shard.shape)
-            out[there] = data[here]
+            # Only the blocks with bytes of `here` are read.
+            data = np.empty(math.prod(shard.shape) * dtype.itemsize, np.uint8)
+            runs = geometry.byte_runs(shard.shape, dtype.itemsize, here)
+            some = self.parts_of_shard(leaf, number)
+            self._copy_all(data, [(part, geometry.blocks_of(part, *runs)) for part in some])
+            out[there] = data.view(dtype).reshape(shard.shape)[here]
         return out
-
-    def read_into(self, leaf: leaves.Leaf, index: leaves.Index, out: np.ndarray) -> None:
-        """Reads a part of an array into memory of the caller, of the same shape and dtype.
-
-        If the caller knows a version, `out` must have the part of that version. Then only what has
-        changed is read.
-        """
-        parts = self.contiguous(leaf, index) if out.flags.c_contiguous else None
-        if parts is not None:
-            flat = out.reshape(-1).view(np.uint8)
-            self._copy_all(flat, ((part, self.changed_blocks(part)) for part in parts))
-        elif not self.is_unchanged(leaf):
-            out[...] = self.read_same(leaf, index)
 
     def contiguous(self, leaf: leaves.Leaf, index: leaves.Index) -> list[place.Part] | None:
         """Returns where the bytes of a part of an array are, for a contiguous copy of that part.
@@ -173,8 +175,6 @@ class Reader:
         `start` and `end` of each result count bytes of the copy. None if the bytes from a shard are
         not contiguous in the shard, or in the copy.
         """
-        if leaf.local:
-            return None
         for number, shard in enumerate(leaf.shards):
             if shard.index == index:
                 return self.parts_of_shard(leaf, number)
@@ -188,13 +188,10 @@ class Reader:
             start = here * leaf.itemsize
             end = start + math.prod(b - a for a, b in common) * leaf.itemsize
             shift = there * leaf.itemsize - start
-            for part in self.parts_of_shard(leaf, number):
-                first, last = max(start, part.start), min(end, part.end)
-                if first < last:
-                    offset = part.offset + first - part.start
-                    found.append(
-                        part._replace(start=first + shift, end=last + shift, offset=offset)
-                    )
+            found += [
+                part._replace(start=part.start + shift, end=part.end + shift)
+                for part in self.parts_within(leaf, number, start, end)
+            ]
         return found
 
     def changed_blocks(self, part: place.Part) -> np.ndarray | range:
@@ -207,6 +204,8 @@ class Reader:
 
     def forgetting(self) -> "Reader":
         """Returns a reader of the same version, whose caller knows no version."""
+        if self._changed is None:
+            return self
         other = copy.copy(self)
         other._changed = None
         return other
@@ -216,10 +215,15 @@ class Reader:
         # The `...` makes the result an array even if it has no dimensions.
         return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
 
-    def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
-        """Returns a part of an array that must have been the same in all saving processes."""
+    def read_same(
+        self, leaf: leaves.Leaf, index: leaves.Index, into: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Returns a part of an array that must have been the same in all saving processes.
+
+        `into` is as for `read`.
+        """
         if not leaf.local:
-            return self.read(leaf, index)
+            return self.read(leaf, index, into)
         first = self.read_local(leaf, index, 0)
         for writer in range(1, len(self.writers)):
             other = self.read_local(leaf, index, writer)
@@ -231,13 +235,17 @@ class Reader:
                     f" them, run {count} processes, each with a NumPy array or an array on its own"
                     " devices in `like`. Otherwise leave this leaf out of `like`"
                 )
-        return first
+        if into is None:
+            return first
+        into[...] = first
+        return into
 
-    def compare(self, writer: int, blocks: np.ndarray, values: np.ndarray) -> None:
-        """Compares checksums of blocks, which GPUs have computed, with those of the version."""
-        wrong = blocks[values != self.table(writer)[blocks]]
+    def compare(self, writer: int, blocks: range, values: Sequence[int]) -> None:
+        """Compares checksums of blocks, which a GPU has computed, with those of the version."""
+        found = np.array(values, np.uint64)
+        wrong = np.flatnonzero(found != self.table(writer)[blocks.start : blocks.stop])
         if len(wrong):
-            raise self.stripes[writer].damaged(int(wrong[0]))
+            raise self.stripes[writer].damaged(blocks[int(wrong[0])])
 
     def check_blocks(self, writer: int, blocks: Sequence[int]) -> None:
         """Checks blocks that a view uses in place, and makes them visible to this host.
@@ -259,76 +267,22 @@ class Reader:
 
         return _threads().map(check, (blocks[at : at + _RUN] for at in range(0, len(blocks), _RUN)))
 
-    def _read_shard(
-        self,
-        leaf: leaves.Leaf,
-        number: int,
-        here: tuple[slice, ...],
-        into: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Returns the bytes of a shard.
-
-        If `here` gives a part of the shard, only the bytes of this part are defined. `into` may
-        have the bytes of the version that the caller knows. Then only blocks that have changed are
-        read into it.
-        """
-        parts = self.parts_of_shard(leaf, number)
-        # In a tree of many leaves, most shards fit into one block. Read them with little work.
-        if into is None and parts and parts[-1].end <= layout.BLOCK_BYTES:
-            return self._read_small(parts)
-        shard = leaf.shards[number]
-        size = math.prod(shard.shape) * leaf.itemsize
-        out = _aligned(size) if into is None else into
-        runs = geometry.byte_runs(shard.shape, leaf.itemsize, here) if here else None
-        work = []
-        for part in parts:
-            base = part.offset - part.start
-            blocks: Any = (
-                geometry.all_blocks_of(part)
-                if runs is None
-                else geometry.blocks_of(part, base, *runs)
-            )
-            if into is not None and self._changed is not None:
-                blocks = np.asarray(blocks)
-                blocks = blocks[self._changed[part.writer][blocks]]
-            work.append((part, blocks))
-        self._copy_all(out, work)
-        return out
-
     def _copy_all(
-        self, out: np.ndarray, blocks: Iterable[tuple[place.Part, np.ndarray | range]]
+        self, out: np.ndarray, blocks: Sequence[tuple[place.Part, np.ndarray | range]]
     ) -> None:
         """Copies blocks of parts. `out` has the bytes that the parts count."""
-        work = [
-            (part, part.offset - part.start, run)
-            for part, some in blocks
-            for run in geometry.consecutive(some, _RUN)
-        ]
-        if len(work) == 1:  # A thread would take longer to start.
-            self._copy(out, *work[0])
+        work = [(part, run) for part, some in blocks for run in geometry.consecutive(some, _RUN)]
+        if len(work) == 1 or len(out) <= layout.BLOCK_BYTES:  # Threads would take longer to start.
+            for item in work:
+                self._copy(out, *item)
             return
         for _ in _threads().map(lambda item: self._copy(out, *item), work):
             pass  # Raises the error of a thread.
 
-    def _read_small(self, parts: list[place.Part]) -> np.ndarray:
-        """Returns the bytes of a shard of at most one block, with as little work as possible."""
-        found = []
-        for part in parts:
-            block, at = divmod(part.offset, layout.BLOCK_BYTES)
-            end = at + part.end - part.start
-            found.append(self._shared_block(part.writer, block)[at:end])
-            if end > layout.BLOCK_BYTES:
-                next_block = self._shared_block(part.writer, block + 1)
-                found.append(next_block[: end - layout.BLOCK_BYTES])
-        return found[0].copy() if len(found) == 1 else np.concatenate(found)
-
-    def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
-        """Copies into a shard those bytes of its part that lie in some consecutive blocks.
-
-        `base` plus a position in the shard is the position in the writer's blocks.
-        """
+    def _copy(self, out: np.ndarray, part: place.Part, blocks: range) -> None:
+        """Copies those bytes of a part that lie in some consecutive blocks."""
         size = layout.BLOCK_BYTES
-        begin = blocks.start * size - base
+        begin = blocks.start * size - part.offset + part.start
         if begin < part.start or part.end < begin + size:
             data = self._shared_block(part.writer, blocks.start)
             start, end = max(part.start, begin), min(part.end, begin + size)
@@ -383,7 +337,9 @@ os.register_at_fork(after_in_child=_threads.cache_clear)  # A child does not hav
 
 
 def _aligned(size: int) -> np.ndarray:
-    """Returns memory that XLA can use as it is, without a copy."""
+    """Returns memory that XLA can use as it is, without a copy, unless it is small."""
+    if size <= layout.BLOCK_BYTES:
+        return np.empty(size, np.uint8)
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size]

@@ -5,17 +5,18 @@ that were returned, and for one later read. It is void once a read that may writ
 has begun, until that read has ended well. Then it belongs to the result of that read.
 """
 
+import dataclasses
 import functools
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from jax_cxl._store.reading.restoring import Known, Reader
+from jax_cxl._store.reading.restoring import Known, MisfitError, Reader
 from jax_cxl._store.reading.targets import Filled
 from jax_cxl._store.trees import leaves, pytrees
 
@@ -54,40 +55,30 @@ class Reusable:
         self._known = [None]
 
     @contextmanager
-    def taken(self, tree: Any, likes: Sequence[Any]) -> Iterator["Previous"]:
-        """Gives the arrays to a read, whose `likes` may be the same arrays as in the tree."""
+    def taken(self, tree: Any, likes: Sequence[Any]) -> Iterator["Begin"]:
+        """Gives the arrays to a read, whose `likes` may be the same arrays as in the tree.
+
+        The read gets a function that returns the known version and its arrays. After the first
+        call, their bytes are not known.
+        """
         self.check()
-        previous = Previous(self._known.pop(), self._arrays, tree, likes)
+        left = [self._known.pop()]
+
+        def begin() -> tuple[Known | None, Arrays | None]:
+            known = left.pop() if left else None
+            if known is None:
+                return None, None
+            there = {id(x) for x in pytrees.flatten(tree)[0]}
+            found = {name: ref() for name, ref in self._arrays.items()}
+            found = {name: found[name] for name in found if id(found[name]) in there}
+            asked = Counter(map(id, likes))
+            return known, Arrays(found, {name for name in found if _is_alone(found, name, asked)})
+
         try:
-            yield previous
+            yield begin
         except BaseException:
-            self._known.append(previous.known)
+            self._known.append(left.pop() if left else None)
             raise
-
-
-class Previous:
-    """The arrays of an earlier result, for a read that has taken them."""
-
-    def __init__(
-        self,
-        known: Known | None,
-        arrays: Mapping[str, weakref.ref[Any]],
-        tree: Any,
-        likes: Sequence[Any],
-    ):
-        """Takes the arguments of `Reusable` and `Reusable.taken`."""
-        self.known, self._arrays, self._tree, self._likes = known, arrays, tree, likes
-
-    def begin(self) -> "tuple[Known | None, Arrays]":
-        """Returns the known version, and its arrays. From now on, their bytes are not known."""
-        known, self.known = self.known, None
-        if known is None or not self._arrays:
-            return known, Arrays({}, set())
-        there = {id(x) for x in pytrees.flatten(self._tree)[0]}
-        found = {name: ref() for name, ref in self._arrays.items()}
-        found = {name: found[name] for name in found if id(found[name]) in there}
-        asked = Counter(map(id, self._likes))
-        return known, Arrays(found, {name for name in found if _is_alone(found, name, asked)})
 
 
 class Arrays:
@@ -101,19 +92,70 @@ class Arrays:
         """Returns an array, which the caller does not change; None if there is none."""
         return self._arrays.get(name)
 
-    def into(self, name: str, reader: Reader, leaf: leaves.Leaf) -> np.ndarray | None:
+    def into(self, reader: Reader, leaf: leaves.Leaf) -> np.ndarray | None:
         """Returns the NumPy array into which a leaf is read; None to make a new array.
 
         An array that something else refers to is used only if it need not change: JAX may use its
         memory, for example after `jax.device_put`, and an array of JAX never changes.
         """
-        have = self._arrays.get(name)
+        have = self._arrays.get(leaf.name)
         if not isinstance(have, np.ndarray):
             return None
         if (have.shape, have.dtype) != (leaf.shape, leaves.dtype_of(leaf.dtype)):
             return None
-        may_change = name in self._alone and have.flags.writeable and have.flags.c_contiguous
+        may_change = leaf.name in self._alone and have.flags.writeable and have.flags.c_contiguous
         return have if may_change or reader.is_unchanged(leaf) else None
+
+
+Begin = Callable[[], tuple[Known | None, Arrays | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Reads leaves of a version for process `own`, one of the `writers`.
+
+    Attributes:
+      previous: arrays of the version that `reader` knows, which are used again if they have not
+        changed.
+    """
+
+    reader: Reader
+    writers: Sequence[int]
+    own: int
+    previous: Arrays | None = None
+
+    def whole(self, leaf: leaves.Leaf) -> np.ndarray:
+        """Returns a whole array."""
+        into = None
+        if self.previous is not None and not leaf.local:
+            into = self.previous.into(self.reader, leaf)
+        return self.part(leaf, tuple((0, n) for n in leaf.shape), True, into)
+
+    def part(
+        self,
+        leaf: leaves.Leaf,
+        index: leaves.Index,
+        for_this_process: bool,
+        into: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Returns a part of an array, which may be for this process alone."""
+        saved_by = len(self.reader.writers)
+        if leaf.local and for_this_process and saved_by == len(self.writers):
+            return self.reader.read_local(leaf, index, self.writers.index(self.own))
+        return self.reader.read_same(leaf, index, into)
+
+
+def check_fits(leaf: leaves.Leaf, like: Any) -> None:
+    """Checks shape and dtype of a leaf."""
+    if like.shape != leaf.shape:
+        raise MisfitError(
+            f"{leaf.name} was saved with shape {leaf.shape}, and `like` has {like.shape}: change"
+            " `like`"
+        )
+    if like.dtype != leaves.dtype_of(leaf.dtype):
+        raise MisfitError(
+            f"{leaf.name} was saved as {leaf.dtype}, and `like` has {like.dtype}: change `like`"
+        )
 
 
 def _is_alone(arrays: Mapping[str, Any], name: str, asked: Mapping[int, int]) -> bool:

@@ -26,25 +26,20 @@ class Target:
     slices: tuple[slice, ...]
 
 
+Places = Mapping[str, tuple[leaves.Leaf, leaves.Index]]  # what goes to each target, by path
+
+
 class Filled:
     """Targets that a version was read into, and what they hold until somebody writes to them."""
 
-    def __init__(self, targets: Mapping[str, Target], places: "Places"):
+    def __init__(self, targets: Mapping[str, Target], structure: Structure, places: Places):
         """Notes the targets when all writes of the read have been enqueued."""
-        self.targets, self.places = targets, places
+        self.targets, self.structure, self.places = targets, structure, places
         self._writes = {path: tensors.writes(target.given) for path, target in targets.items()}
 
     def holds(self, path: str) -> bool:
         """Whether PyTorch has counted no write to a target since the read."""
         return tensors.writes(self.targets[path].given) == self._writes[path]
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Which part of which leaf goes to each target: leaf, part and shape by path."""
-
-    structure: Structure
-    of: Mapping[str, tuple[leaves.Leaf, leaves.Index, tuple[int, ...]]]
 
 
 def of(into: Mapping[Any, Any]) -> dict[str, Target]:
@@ -84,7 +79,7 @@ def start(
     on_host: list[tuple[into_gpus.Part, np.ndarray]] = []
     on_gpus: list[into_gpus.Part] = []
     for path, target in targets.items():
-        leaf, index, _ = places.of[path]
+        leaf, index = places[path]
         own = reader if filled is not None and filled.holds(path) else reader.forgetting()
         part = into_gpus.Part(own, leaf, index, target.given)
         if target.array is None:
@@ -94,8 +89,8 @@ def start(
     copies = into_gpus.start(on_gpus)
     try:
         for part, array in on_host:
-            part.reader.read_into(part.leaf, part.bounds, array)
-        return Filled(targets, places), copies
+            part.reader.read_same(part.leaf, part.bounds, array)
+        return Filled(targets, reader.structure, places), copies
     except BaseException:
         copies.wait()
         raise
@@ -103,20 +98,25 @@ def start(
 
 def _places(targets: Mapping[str, Target], reader: Reader, filled: Filled | None) -> Places:
     """Returns which part of which leaf goes to each target, after checking that all fit."""
-    if filled is not None and filled.places.structure is reader.structure:
-        shapes = (shape for _, _, shape in filled.places.of.values())
-        # A program may give a tensor another shape.
-        if all(t.given.shape == shape for t, shape in zip(targets.values(), shapes, strict=True)):
-            return filled.places
+    # A program may give a tensor another shape.
+    if (
+        filled is not None
+        and filled.structure is reader.structure
+        and all(_fits(target, filled.places[path][1]) for path, target in targets.items())
+    ):
+        return filled.places
     name_of = {path: name for name, path in names.paths(reader.leaves).items()}
     found = {}
     for path, target in targets.items():
         leaf = reader.leaves.get(name_of.get(path, path))
         if leaf is None or not leaf.dtype:
             raise MisfitError(f"the version has no array {path}: leave it out of `into`")
-        index = _index(path, leaf, target)
-        found[path] = leaf, index, tuple(end - start for start, end in index)
-    return Places(reader.structure, found)
+        found[path] = leaf, _index(path, leaf, target)
+    return found
+
+
+def _fits(target: Target, index: leaves.Index) -> bool:
+    return target.given.shape == tuple(end - start for start, end in index)
 
 
 def _index(path: str, leaf: leaves.Leaf, target: Target) -> leaves.Index:

@@ -52,13 +52,6 @@ class Structure:
         """Returns a tree of this structure with these leaves."""
         return self._make(iter(leaves))
 
-    def flatten_up_to(self, tree: Any) -> list[Any]:
-        """Returns what a tree has in the places of the leaves."""
-        if self.kind is None:
-            return [tree]
-        pairs = zip(self.keys, self.children, strict=True)
-        return [x for key, child in pairs for x in child.flatten_up_to(tree[key])]
-
     def _make(self, leaves: Iterator[Any]) -> Any:
         if self.kind is None:
             return next(leaves)
