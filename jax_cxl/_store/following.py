@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from jax_cxl import _text, errors
+from jax_cxl import _core, _text, errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments, frameworks
 from jax_cxl._store.memory import catalog
@@ -17,7 +17,7 @@ from jax_cxl._store.memory.layout import Record, Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, targets
 from jax_cxl._store.reading.restoring import MisfitError, Reader
-from jax_cxl._store.reading.reusing import Begin, Reusable, Source
+from jax_cxl._store.reading.reusing import NOTHING, Begin, Reusable, Source
 from jax_cxl._store.reading.version import Pending, Version
 from jax_cxl._store.trees import names
 from jax_cxl._store.writing.problems import in_words
@@ -239,16 +239,17 @@ def wait(
 
 
 @contextmanager
-def leased(section: Section, records: Records) -> Iterator[bool]:
-    """Keeps a version while it is read; yields whether it is still there."""
+def leased(section: Section, records: Records) -> Iterator[_core.Lease | None]:
+    """Keeps a version while it is read; yields None if it is no longer there."""
     sessions = section.devices.sessions
     lease = sessions.add_lease(catalog.lease_of(section.entry, records[0].number))
     try:
-        if not (there := is_there(section, records)):
-            sessions.remove_lease(lease)  # The caller may go on to another version.
-        yield there
+        if there := is_there(section, records):
+            yield lease
     finally:
         sessions.remove_lease(lease)
+    if not there:
+        yield None  # The caller may go on to another version.
 
 
 def is_there(section: Section, records: Records) -> bool:
@@ -286,14 +287,14 @@ def build(
     section: Section, records: Records, wanted: Wanted, begin: Begin | None = None
 ) -> Version:
     """Reads what is wanted from a version."""
-    known, arrays = begin() if begin else (None, None)
+    known, previous = begin() if begin else (None, NOTHING)
     reader = Reader(section, records, known)
     if wanted.arrays is not None:
         return _fill(reader, wanted.arrays, wanted)
     tree: Any
     if wanted.tree is None:
         # Arrays that each saving process had by itself must have been the same in all.
-        source = Source(reader, (), 0, arrays)
+        source = Source(reader, (), 0, previous)
         made = {
             name: source.whole(leaf) if leaf.dtype else leaf.value
             for name, leaf in reader.leaves.items()
@@ -306,7 +307,7 @@ def build(
         with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
         own = agreement.own() if with_jax or wanted.together else 0
         writers = agreement.processes() if wanted.together else [own]
-        source = Source(reader, writers, own, arrays)
+        source = Source(reader, writers, own, previous)
         found = rebuilding.rebuild(wanted.tree.names, wanted.tree.likes, source)
         if with_jax:
             frameworks.jax().block_until_ready(found)

@@ -1,5 +1,6 @@
 """Arrays over the memory of a store, without a copy."""
 
+import contextlib
 import threading
 import weakref
 from typing import Any, Self
@@ -9,7 +10,7 @@ import numpy as np
 from jax_cxl import _core, errors
 from jax_cxl._job import platforms
 from jax_cxl._store import following
-from jax_cxl._store.memory import catalog, dlpack, layout
+from jax_cxl._store.memory import dlpack, layout
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
@@ -92,8 +93,12 @@ def view(devices: Devices, name: str, like: Any, version: int | None) -> View:
     wanted = following.Wanted.of(like, version, None, None, None)
     while True:
         section, found = following.candidates(devices, name, wanted)
-        held = _Held.take(section, found[0])
-        if held is not None:
+        with contextlib.ExitStack() as stack:
+            lease = stack.enter_context(following.leased(section, found[0]))
+            if lease is None:
+                continue
+            held = _Held(section, found[0], lease)
+            weakref.finalize(held, stack.pop_all().close).atexit = False
             tree = _numpy_tree(held) if wanted.tree is None else _tree_like(held, wanted.tree)
             return View(found[0][0].version, tree, held)
 
@@ -106,26 +111,11 @@ class _Held:
         # Keep the sessions to which the lease belongs. In a forked child, `devices.sessions` are
         # other sessions.
         self._sessions, self._lease = section.devices.sessions, lease
-        weakref.finalize(self, self._sessions.remove_lease, lease).atexit = False
         self.reader = Reader(section, records)
         self._checked: set[str] = set()
         self._used: set[int] = set()  # devices
         self._lock = threading.Lock()
         self.what = section.text_of(records[0].version)
-
-    @classmethod
-    def take(cls, section: Section, records: Records) -> "_Held | None":
-        """Leases a version; returns None if it is no longer there."""
-        sessions = section.devices.sessions
-        lease = sessions.add_lease(catalog.lease_of(section.entry, records[0].number))
-        try:
-            if following.is_there(section, records):
-                return cls(section, records, lease)
-        except BaseException:
-            sessions.remove_lease(lease)
-            raise
-        sessions.remove_lease(lease)
-        return None
 
     def check(self) -> None:
         """Checks that the lease has protected the version without interruption."""
@@ -198,7 +188,9 @@ class _Held:
         with self._lock:
             if leaf.name not in self._checked:
                 # The check also makes visible to this host what other hosts have written.
-                self.reader.check_blocks(part.writer, range(first, last + 1))
+                # Parity cannot help, because a view does not write to the blocks.
+                for _ in self.reader.checks_of(part.writer, range(first, last + 1)):
+                    pass  # Raises the error of a thread.
                 self._checked.add(leaf.name)
         device, offset = own.place(first)
         self._used.add(device)

@@ -198,7 +198,7 @@ def _export(options: argparse.Namespace) -> int:
     section = _section(devices, options.name)
     if options.path.exists():
         raise errors.CxlError(f"{options.path} already exists; choose a new name")
-    there = False
+    there: object = False
     while not there:  # A job may overwrite the version before it is leased.
         records = _of_version(section, options.version)
         with following.leased(section, records) as there:

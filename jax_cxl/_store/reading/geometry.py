@@ -1,7 +1,8 @@
-"""Where parts of arrays lie: which shards, which runs of bytes and which blocks hold them."""
+"""Where parts of arrays lie: which rows of which shards, and which blocks hold them."""
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,12 +11,27 @@ from jax_cxl._store.memory import layout
 from jax_cxl._store.trees import leaves, place
 
 
-def overlaps(
-    leaf: leaves.Leaf, index: leaves.Index
-) -> list[tuple[int, leaves.Shard, leaves.Index]]:
-    """Returns the shards that overlap a part of an array.
+class Rows(NamedTuple):
+    """Contiguous elements of a saved shard, and which of them belong to a part of an array.
 
-    An entry is the number of a shard, the shard, and its overlap with the part.
+    Attributes:
+      shard: number of the shard.
+      start: how many elements of the shard come before the rows.
+      here: where the wanted elements are in the rows: start and end along each dimension.
+      there: where they are in the part of the array.
+    """
+
+    shard: int
+    start: int
+    shape: tuple[int, ...]
+    here: leaves.Index
+    there: leaves.Index
+
+
+def rows(leaf: leaves.Leaf, index: leaves.Index, most: float = math.inf) -> list[Rows]:
+    """Returns what to read of the shards for a part of an array.
+
+    Not more than `most` unwanted elements lie between two that are wanted.
     """
     found = []
     covered = 0
@@ -23,49 +39,53 @@ def overlaps(
         common = tuple(
             (max(a, c), min(b, d)) for (a, b), (c, d) in zip(index, shard.index, strict=True)
         )
-        if all(start < end for start, end in common):
-            found.append((number, shard, common))
-            covered += math.prod(end - start for start, end in common)
-    if covered != math.prod(end - start for start, end in index):
+        if any(start >= end for start, end in common):
+            continue
+        covered += math.prod(shape_of(common))
+        for part in _split(relative(common, shard.index), shard.shape, most):
+            bounds = rows_of(part, shard.shape)
+            here, there = relative(part, bounds), relative(part, relative(index, shard.index))
+            start = elements_before(bounds, shard.shape)
+            found.append(Rows(number, start, shape_of(bounds), here, there))
+    if covered != math.prod(shape_of(index)):
         raise errors.StoreError(
             f"{leaf.name}: the shards do not cover the array: restore an older version of the data"
         )
     return found
 
 
+def _split(part: leaves.Index, shape: tuple[int, ...], most: float) -> Iterator[leaves.Index]:
+    bounds = rows_of(part, shape)
+    first = next((d for d, (start, end) in enumerate(part) if end - start > 1), 0)
+    if part == bounds or math.prod(shape[first + 1 :]) <= most:
+        yield part
+        return
+    for at in range(*part[first]):
+        yield from _split((*part[:first], (at, at + 1), *part[first + 1 :]), shape, most)
+
+
+def rows_of(part: leaves.Index, shape: tuple[int, ...]) -> leaves.Index:
+    """Returns the smallest contiguous part of an array that has all elements of a part."""
+    first = next((d for d, (start, end) in enumerate(part) if end - start > 1), len(shape))
+    return (*part[: first + 1], *((0, n) for n in shape[first + 1 :]))
+
+
+def elements_before(part: leaves.Index, shape: tuple[int, ...]) -> int:
+    """Returns how many elements of an array come before a part."""
+    return sum(start * math.prod(shape[d + 1 :]) for d, (start, _) in enumerate(part))
+
+
+def shape_of(index: leaves.Index) -> tuple[int, ...]:
+    """Returns the shape of a part of an array."""
+    return tuple(end - start for start, end in index)
+
+
 def relative(part: leaves.Index, to: leaves.Index) -> leaves.Index:
-    """Returns the index of `part` relative to the start of a larger part, `to`."""
+    """Returns the index of `part` relative to the start of `to`."""
     return tuple((a - c, b - c) for (a, b), (c, _) in zip(part, to, strict=True))
 
 
-def elements_before(shape: tuple[int, ...], here: leaves.Index) -> int | None:
-    """Returns how many elements come before a part of an array; None if it is not contiguous."""
-    first = next((d for d, (start, end) in enumerate(here) if end - start != 1), len(shape))
-    if any(here[d] != (0, shape[d]) for d in range(first + 1, len(shape))):
-        return None
-    return sum(start * math.prod(shape[d + 1 :]) for d, (start, _) in enumerate(here))
-
-
-def byte_runs(
-    shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]
-) -> tuple[np.ndarray, int]:
-    """Splits a part of an array, `here`, into runs of bytes: where they begin, and their length."""
-    length, dim = itemsize, len(shape)
-    while dim > 0:
-        dim -= 1
-        length *= here[dim].stop - here[dim].start
-        if here[dim] != slice(0, shape[dim]):
-            break
-    strides = [itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    starts = np.zeros(1, np.int64)
-    for d in range(dim):
-        steps = np.arange(here[d].start, here[d].stop, dtype=np.int64) * strides[d]
-        starts = (starts[:, None] + steps).reshape(-1)
-    first = here[dim].start * strides[dim] if shape else 0
-    return starts + first, length
-
-
-def all_blocks_of(part: place.Part) -> range:
+def blocks_of(part: place.Part) -> range:
     """Returns the blocks that hold a part."""
     end = part.offset + part.end - part.start
     return range(part.offset // layout.BLOCK_BYTES, layout.blocks(end))
@@ -76,22 +96,6 @@ def whole_blocks(start: int, end: int) -> tuple[range, set[int]]:
     size = layout.BLOCK_BYTES
     whole = range(layout.blocks(start), end // size)
     return whole, set(range(start // size, layout.blocks(end))).difference(whole)
-
-
-def blocks_of(part: place.Part, starts: np.ndarray, length: int) -> np.ndarray:
-    """Returns the blocks that hold those bytes of a part which lie in the given runs."""
-    base = part.offset - part.start
-    begins = np.maximum(starts, part.start) + base
-    ends = np.minimum(starts + length, part.end) + base
-    some = begins < ends
-    first = begins[some] // layout.BLOCK_BYTES
-    last = (ends[some] - 1) // layout.BLOCK_BYTES
-    if not len(first):
-        return np.empty(0, np.int64)
-    wanted = np.zeros(last.max() - first.min() + 2, np.int64)
-    np.add.at(wanted, first - first.min(), 1)
-    np.add.at(wanted, last - first.min() + 1, -1)
-    return np.flatnonzero(np.cumsum(wanted)[:-1]) + first.min()
 
 
 def consecutive(blocks: np.ndarray | range, most: int | None = None) -> Iterator[range]:

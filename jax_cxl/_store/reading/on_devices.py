@@ -56,8 +56,7 @@ class Building:
         self, like: Any, leaf: leaves.Leaf, sharding: Any, weak_type: bool
     ) -> jax.Array | None:
         """Returns the previous array if it fits `like` and has not changed, else None."""
-        previous = self._source.previous
-        have = None if previous is None else previous.get(leaf.name)
+        have = self._source.previous.arrays.get(leaf.name)
         if not isinstance(have, jax.Array) or have.is_deleted():
             return None
         if type(have) is not type(like) and not isinstance(like, jax.ShapeDtypeStruct):

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._job import platforms
 from jax_cxl._store.memory import dlpack, layout
-from jax_cxl._store.reading import arranging, checking
-from jax_cxl._store.reading.geometry import overlaps, relative
+from jax_cxl._store.reading import checking, geometry
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import leaves
 
@@ -33,6 +33,10 @@ class Piece(NamedTuple):
     skip: int
 
 
+# Rows of saved shards, each with how many elements come from each of its pieces.
+Plan = tuple[tuple[geometry.Rows, tuple[int, ...]], ...]
+
+
 @dataclasses.dataclass
 class Copy:
     """A part of an array that a GPU copies.
@@ -45,7 +49,7 @@ class Copy:
     reader: Reader
     shape: tuple[int, ...]
     pieces: list[Piece]
-    plan: arranging.Plan | None
+    plan: Plan | None
     dtype: np.dtype
     sharding: jax.sharding.Sharding
     made: jax.Array = dataclasses.field(init=False)
@@ -94,32 +98,47 @@ def find(
     of this host, so the host reads memory if caches are not coherent.
     """
     dtype = leaves.dtype_of(leaf.dtype)
-    shape = tuple(end - start for start, end in index)
+    shape = geometry.shape_of(index)
     if not is_gpu(sharding) or not _can_copy(reader, leaf, shape, dtype):
         return None
     found: list[Piece] = []
-    blocks = []
-    for number, shard, common in overlaps(leaf, index):
-        inside = relative(common, shard.index)
-        first, last = inside[0]
-        row = dtype.itemsize * math.prod(shard.shape[1:])
+    plan = []
+    for rows in geometry.rows(leaf, index):
         counts = []
-        for part in reader.parts_within(leaf, number, first * row, last * row):
+        for part in reader.parts_of_rows(leaf, rows):
             size = part.end - part.start
             before = part.offset % _ALIGN
             start, end = part.offset - before, part.offset + size
             found.append(Piece(part.writer, start, end, before // dtype.itemsize))
             counts.append(size // dtype.itemsize)
-        block = arranging.Block(
-            counts=tuple(counts),
-            shape=(last - first, *shard.shape[1:]),
-            here=((0, last - first), *inside[1:]),
-            there=relative(common, index),
-        )
-        blocks.append(block)
-    is_whole = len(found) == 1 and not found[0].skip and blocks[0].shape == shape
-    plan = None if is_whole else arranging.Plan(shape, tuple(blocks))
-    return Copy(reader, shape, found, plan, dtype, sharding)
+        # Plans are alike if they differ only in where the shards are.
+        plan.append((rows._replace(shard=0, start=0), tuple(counts)))
+    is_whole = len(found) == 1 and not found[0].skip and plan[0][0].shape == shape
+    return Copy(reader, shape, found, None if is_whole else tuple(plan), dtype, sharding)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _arrange(
+    shape: tuple[int, ...], plan: Plan, skips: Sequence[int], pieces: Sequence[jax.Array]
+) -> jax.Array:
+    """Returns a part of an array, put together from pieces.
+
+    `skips` has for each piece how many elements come before those of the plan. The skips are not
+    part of the plan, a static argument, so that arrays of the same shapes share a compiled program.
+    """
+    left = iter(zip(skips, pieces, strict=True))
+    out = jnp.empty(shape, pieces[0].dtype)
+    for rows, counts in plan:
+        runs = [
+            jax.lax.dynamic_slice(piece, [skip], [count])
+            for count, (skip, piece) in zip(counts, left, strict=False)
+        ]
+        flat = jnp.concatenate(runs)
+        common = flat.reshape(rows.shape)[tuple(slice(*bounds) for bounds in rows.here)]
+        if common.shape == shape:
+            return common
+        out = jax.lax.dynamic_update_slice(out, common, [start for start, _ in rows.there])
+    return out
 
 
 def _can_copy(reader: Reader, leaf: leaves.Leaf, shape: tuple[int, ...], dtype: np.dtype) -> bool:
@@ -164,7 +183,8 @@ def _finish(copies: list[Copy], made: list[list[jax.Array]]) -> None:
     for copy, arrays in zip(copies, made, strict=True):
         copy.made = arrays[0]
         if copy.plan is not None:
-            copy.made = arranging.arrange(copy.plan, [p.skip for p in copy.pieces], arrays)
+            skips = [piece.skip for piece in copy.pieces]
+            copy.made = _arrange(copy.shape, copy.plan, skips, arrays)
     check(copies[0].reader, copies, made)
 
 

@@ -3,11 +3,12 @@
 import copy
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,7 +113,7 @@ class Reader:
     def is_unchanged(self, leaf: leaves.Leaf) -> bool:
         """Returns whether an array is the same as in the version that the caller knows."""
         return self._changed is not None and not any(
-            self._changed[part.writer][np.asarray(geometry.all_blocks_of(part))].any()
+            self._changed[part.writer][np.asarray(geometry.blocks_of(part))].any()
             for part in self.parts(leaf)
         )
 
@@ -125,15 +126,24 @@ class Reader:
         """Returns where the bytes of a shard are."""
         return self.structure.parts.get((leaf.name, number), [])
 
-    def parts_within(
-        self, leaf: leaves.Leaf, number: int, start: int, end: int
-    ) -> Iterator[place.Part]:
-        """Yields where the bytes of a shard from `start` to `end` are."""
-        for part in self.parts_of_shard(leaf, number):
+    def parts_of_rows(
+        self, leaf: leaves.Leaf, rows: geometry.Rows, before: int = 0
+    ) -> list[place.Part]:
+        """Returns where rows of a shard are.
+
+        `start` and `end` of each result count bytes of a copy in which `before` elements come
+        before the rows.
+        """
+        start = rows.start * leaf.itemsize
+        end = start + math.prod(rows.shape) * leaf.itemsize
+        shift = before * leaf.itemsize - start
+        found = []
+        for part in self.parts_of_shard(leaf, rows.shard):
             first, last = max(start, part.start), min(end, part.end)
             if first < last:
                 offset = part.offset + first - part.start
-                yield part._replace(start=first, end=last, offset=offset)
+                found.append(part._replace(start=first + shift, end=last + shift, offset=offset))
+        return found
 
     def read(
         self, leaf: leaves.Leaf, index: leaves.Index, into: np.ndarray | None = None
@@ -145,7 +155,7 @@ class Reader:
         """
         if into is not None and self.is_unchanged(leaf):
             return into
-        shape = tuple(end - start for start, end in index)
+        shape = geometry.shape_of(index)
         dtype = leaves.dtype_of(leaf.dtype)
         own, out = self, into
         if out is None:
@@ -153,20 +163,23 @@ class Reader:
             out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
         parts = self.contiguous(leaf, index) if out.flags.c_contiguous else None
         if parts is not None:
-            work = [(part, own.changed_blocks(part)) for part in parts]
-            self._copy_all(out.reshape(-1).view(np.uint8), work)
+            flat = out.reshape(-1).view(np.uint8)
+            self._copy_all((flat, part, own.changed_blocks(part)) for part in parts)
             return out
-        for number, shard, common in geometry.overlaps(leaf, index):
-            here, there = (
-                tuple(slice(*bounds) for bounds in geometry.relative(common, to))
-                for to in (shard.index, index)
+        # Rows of up to a block are read as a whole, even if only some of their elements are wanted.
+        found = geometry.rows(leaf, index, layout.BLOCK_BYTES // dtype.itemsize)
+        for _, of_shard in itertools.groupby(found, lambda rows: rows.shard):
+            some = [(rows, np.empty(rows.shape, dtype)) for rows in of_shard]
+            self._copy_all(
+                (data.reshape(-1).view(np.uint8), part, geometry.blocks_of(part))
+                for rows, data in some
+                for part in self.parts_of_rows(leaf, rows)
             )
-            # Only the blocks with bytes of `here` are read.
-            data = np.empty(math.prod(shard.shape) * dtype.itemsize, np.uint8)
-            runs = geometry.byte_runs(shard.shape, dtype.itemsize, here)
-            some = self.parts_of_shard(leaf, number)
-            self._copy_all(data, [(part, geometry.blocks_of(part, *runs)) for part in some])
-            out[there] = data.view(dtype).reshape(shard.shape)[here]
+            for rows, data in some:
+                here, there = (
+                    tuple(slice(*bounds) for bounds in index) for index in (rows.here, rows.there)
+                )
+                out[there] = data[here]
         return out
 
     def contiguous(self, leaf: leaves.Leaf, index: leaves.Index) -> list[place.Part] | None:
@@ -179,24 +192,18 @@ class Reader:
             if shard.index == index:
                 return self.parts_of_shard(leaf, number)
         found = []
-        shape = tuple(end - start for start, end in index)
-        for number, shard, common in geometry.overlaps(leaf, index):
-            here = geometry.elements_before(shard.shape, geometry.relative(common, shard.index))
-            there = geometry.elements_before(shape, geometry.relative(common, index))
-            if here is None or there is None:
+        shape = geometry.shape_of(index)
+        for rows in geometry.rows(leaf, index):
+            is_whole = geometry.shape_of(rows.here) == rows.shape
+            if not is_whole or rows.there != geometry.rows_of(rows.there, shape):
                 return None
-            start = here * leaf.itemsize
-            end = start + math.prod(b - a for a, b in common) * leaf.itemsize
-            shift = there * leaf.itemsize - start
-            found += [
-                part._replace(start=part.start + shift, end=part.end + shift)
-                for part in self.parts_within(leaf, number, start, end)
-            ]
+            before = geometry.elements_before(rows.there, shape)
+            found += self.parts_of_rows(leaf, rows, before)
         return found
 
     def changed_blocks(self, part: place.Part) -> np.ndarray | range:
         """Returns the blocks of a part, without those that the caller has already."""
-        blocks = geometry.all_blocks_of(part)
+        blocks = geometry.blocks_of(part)
         if self._changed is None:
             return blocks
         changed = self._changed[part.writer][blocks.start : blocks.stop]
@@ -247,16 +254,11 @@ class Reader:
         if len(wrong):
             raise self.stripes[writer].damaged(blocks[int(wrong[0])])
 
-    def check_blocks(self, writer: int, blocks: Sequence[int]) -> None:
-        """Checks blocks that a view uses in place, and makes them visible to this host.
-
-        Parity cannot help, because this function does not write to the blocks.
-        """
-        for _ in self.checks_of(writer, blocks):
-            pass  # Raises the error of a thread.
-
     def checks_of(self, writer: int, blocks: Sequence[int]) -> Iterator[None]:
-        """Starts what `check_blocks` does. The result ends with the last check."""
+        """Starts to check blocks that are used in place, and makes them visible to this host.
+
+        The result ends with the last check.
+        """
         table, own = self.table(writer), self.stripes[writer]
 
         def check(some: Sequence[int]) -> None:
@@ -267,16 +269,22 @@ class Reader:
 
         return _threads().map(check, (blocks[at : at + _RUN] for at in range(0, len(blocks), _RUN)))
 
-    def _copy_all(
-        self, out: np.ndarray, blocks: Sequence[tuple[place.Part, np.ndarray | range]]
-    ) -> None:
-        """Copies blocks of parts. `out` has the bytes that the parts count."""
-        work = [(part, run) for part, some in blocks for run in geometry.consecutive(some, _RUN)]
-        if len(work) == 1 or len(out) <= layout.BLOCK_BYTES:  # Threads would take longer to start.
+    def _copy_all(self, of: Iterable[tuple[np.ndarray, place.Part, np.ndarray | range]]) -> None:
+        """Copies blocks of parts into memory that has the bytes which the parts count."""
+        work = [
+            (out, part, run)
+            for out, part, blocks in of
+            for run in geometry.consecutive(blocks, _RUN)
+        ]
+        # Threads would take longer to start.
+        if (
+            len(work) == 1
+            or sum(part.end - part.start for _, part, _ in work) <= layout.BLOCK_BYTES
+        ):
             for item in work:
-                self._copy(out, *item)
+                self._copy(*item)
             return
-        for _ in _threads().map(lambda item: self._copy(out, *item), work):
+        for _ in _threads().map(lambda item: self._copy(*item), work):
             pass  # Raises the error of a thread.
 
     def _copy(self, out: np.ndarray, part: place.Part, blocks: range) -> None:

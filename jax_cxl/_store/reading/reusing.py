@@ -10,9 +10,9 @@ import functools
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,15 +64,15 @@ class Reusable:
         self.check()
         left = [self._known.pop()]
 
-        def begin() -> tuple[Known | None, Arrays | None]:
+        def begin() -> tuple[Known | None, Previous]:
             known = left.pop() if left else None
             if known is None:
-                return None, None
+                return None, NOTHING
             there = {id(x) for x in pytrees.flatten(tree)[0]}
             found = {name: ref() for name, ref in self._arrays.items()}
             found = {name: found[name] for name in found if id(found[name]) in there}
             asked = Counter(map(id, likes))
-            return known, Arrays(found, {name for name in found if _is_alone(found, name, asked)})
+            return known, Previous(found, {n for n in found if _is_alone(found, n, asked)})
 
         try:
             yield begin
@@ -81,33 +81,15 @@ class Reusable:
             raise
 
 
-class Arrays:
-    """Arrays of an earlier version, by name."""
+class Previous(NamedTuple):
+    """Arrays by name, and the names of those that only the program's tree refers to."""
 
-    def __init__(self, arrays: Mapping[str, Any], alone: set[str]):
-        """Takes the arrays, and the names of those that only the program's tree refers to."""
-        self._arrays, self._alone = arrays, alone
-
-    def get(self, name: str) -> Any:
-        """Returns an array, which the caller does not change; None if there is none."""
-        return self._arrays.get(name)
-
-    def into(self, reader: Reader, leaf: leaves.Leaf) -> np.ndarray | None:
-        """Returns the NumPy array into which a leaf is read; None to make a new array.
-
-        An array that something else refers to is used only if it need not change: JAX may use its
-        memory, for example after `jax.device_put`, and an array of JAX never changes.
-        """
-        have = self._arrays.get(leaf.name)
-        if not isinstance(have, np.ndarray):
-            return None
-        if (have.shape, have.dtype) != (leaf.shape, leaves.dtype_of(leaf.dtype)):
-            return None
-        may_change = leaf.name in self._alone and have.flags.writeable and have.flags.c_contiguous
-        return have if may_change or reader.is_unchanged(leaf) else None
+    arrays: Mapping[str, Any]
+    alone: Collection[str]
 
 
-Begin = Callable[[], tuple[Known | None, Arrays | None]]
+NOTHING = Previous({}, ())
+Begin = Callable[[], tuple[Known | None, Previous]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,21 +97,33 @@ class Source:
     """Reads leaves of a version for process `own`, one of the `writers`.
 
     Attributes:
-      previous: arrays of the version that `reader` knows, which are used again if they have not
-        changed.
+      previous: arrays of the version that `reader` knows.
     """
 
     reader: Reader
     writers: Sequence[int]
     own: int
-    previous: Arrays | None = None
+    previous: Previous = NOTHING
 
     def whole(self, leaf: leaves.Leaf) -> np.ndarray:
         """Returns a whole array."""
-        into = None
-        if self.previous is not None and not leaf.local:
-            into = self.previous.into(self.reader, leaf)
+        into = None if leaf.local else self._into(leaf)
         return self.part(leaf, tuple((0, n) for n in leaf.shape), True, into)
+
+    def _into(self, leaf: leaves.Leaf) -> np.ndarray | None:
+        """Returns the NumPy array into which a leaf is read; None to make a new array.
+
+        An array that something else refers to is used only if it need not change: JAX may use its
+        memory, for example after `jax.device_put`, and an array of JAX never changes.
+        """
+        have = self.previous.arrays.get(leaf.name)
+        if not isinstance(have, np.ndarray):
+            return None
+        if (have.shape, have.dtype) != (leaf.shape, leaves.dtype_of(leaf.dtype)):
+            return None
+        is_alone = leaf.name in self.previous.alone
+        may_change = is_alone and have.flags.writeable and have.flags.c_contiguous
+        return have if may_change or self.reader.is_unchanged(leaf) else None
 
     def part(
         self,

@@ -80,7 +80,9 @@ class Flattener:
         for name, x in zip(*pytrees.flatten_with_names(tree)[:2], strict=True):
             if name in described:
                 raise TypeError(f"a store cannot hold two leaves named {name}: rename one of them")
-            described[name] = _leaf(name, x, writers, own)
+            leaves.check_kind(name, x)
+            is_value = type(x) in leaves.VALUES
+            described[name] = leaves.Leaf(name) if is_value else describe(name, x, writers, own)
         description = Description(tuple(described.values()), writers, self._whole)
         others = [
             number
@@ -105,10 +107,6 @@ def _form(x: Any) -> Any:
     return type(x)
 
 
-def _is_weak(x: "jax.Array") -> bool:
-    return bool(getattr(x, "weak_type", False))  # Arrays of keys do not have it.
-
-
 def _data(leaf: leaves.Leaf, x: Any) -> Any:
     if leaf.key:
         import jax
@@ -117,20 +115,12 @@ def _data(leaf: leaves.Leaf, x: Any) -> Any:
     return x if leaves.is_array(x) else np.asarray(x)
 
 
-def _leaf(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
-    if type(x) in leaves.VALUES:
-        return leaves.Leaf(name)
-    leaves.check_kind(name, x)
-    return describe(name, x, writers, own)
-
-
 def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:
     """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it."""
     try:
-        if hasattr(x, "sharding"):
-            form = _form_of(x.dtype, tuple(x.shape), _is_weak(x), x.sharding, writers, own)
-        else:
-            form = _form_of(x.dtype, x.shape, False, None, writers, own)
+        weak_type = bool(getattr(x, "weak_type", False))  # Arrays of keys do not have it.
+        sharding = getattr(x, "sharding", None)
+        form = _form_of(x.dtype, tuple(x.shape), weak_type, sharding, writers, own)
     except ValueError as error:
         raise ValueError(f"a store cannot hold {name}: {error}") from None
     if not form.dtype:

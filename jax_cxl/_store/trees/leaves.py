@@ -88,15 +88,6 @@ def dtype_of(name: str) -> np.dtype:
 
 
 @functools.cache
-def is_name(name: str) -> bool:
-    """Whether a store can hold the dtype of this name."""
-    try:
-        return is_supported(dtype_of(name))
-    except TypeError:
-        return False
-
-
-@functools.cache
 def is_supported(dtype: np.dtype) -> bool:
     """Whether a snapshot can hold this dtype.
 

@@ -3,7 +3,7 @@
 import ast
 import collections
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _ATTRIBUTE = re.compile(r"\.(\w+)")
@@ -26,20 +26,16 @@ def paths(saved: Iterable[str]) -> dict[str, str]:
     return {name: name if path in clash else path for name, path in found.items()}
 
 
-def _keys(name: str) -> list[Any]:
-    keys: list[Any] = []
+def _keys(name: str) -> Iterator[Any]:
     at = 0
     while at < len(name):
         if (match := _ATTRIBUTE.match(name, at)) is not None:
-            keys.append(match[1])
-            at = match.end()
+            key, at = match[1], match.end()
         elif (match := _FLAT.match(name, at)) is not None:
-            keys.append(int(match[1]))
-            at = match.end()
+            key, at = int(match[1]), match.end()
         else:
             key, at = _subscript(name, at)
-            keys.append(key)
-    return keys
+        yield key
 
 
 def _subscript(name: str, start: int) -> tuple[Any, int]:

@@ -9,7 +9,7 @@ import dataclasses
 import gc
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jax_cxl._store import frameworks
@@ -48,14 +48,12 @@ class Structure:
     children: tuple["Structure", ...] = ()
     default: Any = None
 
-    def unflatten(self, leaves: Sequence[Any]) -> Any:
+    def unflatten(self, leaves: Iterable[Any]) -> Any:
         """Returns a tree of this structure with these leaves."""
-        return self._make(iter(leaves))
-
-    def _make(self, leaves: Iterator[Any]) -> Any:
+        left = iter(leaves)
         if self.kind is None:
-            return next(leaves)
-        made = [child._make(leaves) for child in self.children]
+            return next(left)
+        made = [child.unflatten(left) for child in self.children]
         if self.kind is type(None):
             return None
         if issubclass(self.kind, dict):

@@ -1,5 +1,6 @@
 """Tensors of PyTorch, as NumPy arrays over the same memory."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,16 @@ def dtype(x: Any) -> np.dtype:
     """Returns the dtype of a tensor's elements."""
     torch = frameworks.torch()
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
-    name = str(x.dtype).removeprefix("torch.")
+    found: np.dtype | None = None
     # PyTorch's names of other dtypes are not those of NumPy's or JAX's.
-    if not plain or x.is_conj() or x.is_neg() or not leaves.is_name(name):
+    with contextlib.suppress(TypeError):
+        found = leaves.dtype_of(str(x.dtype).removeprefix("torch."))
+    if not plain or x.is_conj() or x.is_neg() or found is None:
         raise TypeError(
             f"a {type(x).__name__} of {x.dtype} cannot be used: it must be a dense tensor of a"
             " dtype that NumPy or JAX has"
         )
-    return leaves.dtype_of(name)
+    return found
 
 
 def array(x: Any) -> np.ndarray:
@@ -57,9 +60,7 @@ def writes(x: Any) -> int | None:
 
 def to_save(x: Any) -> np.ndarray:
     """Returns the values of a tensor. The array is a view unless the tensor is on a GPU."""
-    return array(x.detach().cpu().resolve_conj().resolve_neg() if _may_move(x) else x)
-
-
-def _may_move(x: Any) -> bool:
     torch = frameworks.torch()
-    return type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type in ("cpu", "cuda")
+    if type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type in ("cpu", "cuda"):
+        x = x.detach().cpu().resolve_conj().resolve_neg()
+    return array(x)
