@@ -36,7 +36,6 @@ class Wanted:
         result.
       together: whether all processes of the job read the same version.
       arrays: the program's arrays to read into, by the paths of their leaves; None to make arrays.
-      filled: these arrays after the read whose result is `into`; None if there is no such result.
     """
 
     tree: rebuilding.Wanted | None
@@ -46,7 +45,6 @@ class Wanted:
     into: Version | None
     together: bool
     arrays: Mapping[str, targets.Target] | None = None
-    filled: targets.Filled | None = None
     non_blocking: bool = False
 
     @classmethod
@@ -68,11 +66,12 @@ class Wanted:
                 )
         if newer_than is not None:
             newer_than = arguments.whole("newer_than", newer_than)
-        filled = into._reusable.filled if isinstance(into, Version) else None
-        arrays = filled.targets if filled is not None else None
+        arrays: Mapping[str, targets.Target] | None = None
         if isinstance(into, Mapping):
             arrays = targets.of(into)
             into = None
+        elif isinstance(into, Version) and into._reusable.filled is not None:
+            arrays = into._reusable.filled.targets
         if like is not None and arrays is not None:
             raise ValueError("like and arrays in into cannot be given together: leave one out")
         if into is not None and not isinstance(into, Version):
@@ -89,7 +88,7 @@ class Wanted:
         tree = None if like is None else rebuilding.wanted(like)
         together = tree is not None and any(map(_is_over_processes, tree.likes))
         seconds = seconds_of(timeout)
-        return cls(tree, version, newer_than, seconds, into, together, arrays, filled, non_blocking)
+        return cls(tree, version, newer_than, seconds, into, together, arrays, non_blocking)
 
 
 def seconds_of(timeout: float | None) -> float:
@@ -299,8 +298,7 @@ def build(
             name: source.whole(leaf) if leaf.dtype else leaf.value
             for name, leaf in reader.leaves.items()
         }
-        paths = names.paths(made)
-        tree = {paths[name]: x for name, x in made.items()}
+        tree = names.by_path(made)
     else:
         # If only NumPy arrays are wanted, do not ask for the process index: JAX would make its
         # devices.
@@ -319,7 +317,8 @@ def build(
 def _fill(reader: Reader, arrays: Mapping[str, targets.Target], wanted: Wanted) -> Version:
     """Reads into arrays and tensors of the program."""
     section, records = reader.stripes[0].section, reader.records
-    filled, copies = targets.start(arrays, reader, wanted.filled)
+    before = wanted.into._reusable.filled if wanted.into is not None else None
+    filled, copies = targets.start(arrays, reader, before)
     number, tree = records[0].version, {path: target.given for path, target in arrays.items()}
     reusable = Reusable(reader.known(), {}, filled)
     if not wanted.non_blocking:

@@ -141,8 +141,7 @@ class _Held:
     def leaf(self, path: str) -> leaves.Leaf:
         """Returns the leaf with a path, or raises KeyError."""
         found = self.reader.leaves
-        name_of = {path: name for name, path in names.paths(found).items()}
-        leaf = found.get(name_of.get(path, path))
+        leaf = names.by_path(found).get(path) or found.get(path)
         if leaf is None or not leaf.dtype:
             raise KeyError(path)
         return leaf
@@ -211,11 +210,8 @@ class _Bytes:
 
 
 def _numpy_tree(held: _Held) -> dict[str, Any]:
-    found = held.reader.leaves
-    paths = names.paths(found)
-    return {
-        paths[name]: held.array(leaf) if leaf.dtype else leaf.value for name, leaf in found.items()
-    }
+    found = names.by_path(held.reader.leaves)
+    return {path: held.array(leaf) if leaf.dtype else leaf.value for path, leaf in found.items()}
 
 
 def _tree_like(held: _Held, wanted: rebuilding.Wanted) -> Any:

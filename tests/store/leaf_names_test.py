@@ -46,10 +46,9 @@ class NamesTest(harness.StoreTest):
         # All pairs and triples of names over a few keys.
         parts = ["['a']", "['b']", "['a/b']", "[0]", "['0']", "['']", ".a", """["['a']"]"""]
         every = [*parts, *(a + b for a in parts for b in parts)]
-        found = names.paths(every)
-        self.assertLen({*found.values()}, len(every))
-        found = names.paths(["['a']['b']", "['c'][0]"])
-        self.assertEqual([*found.values()], ["a/b", "c/0"])
+        self.assertLen(names.by_path(dict.fromkeys(every)), len(every))
+        found = names.by_path({"['a']['b']": 1, "['c'][0]": 2})
+        self.assertEqual(found, {"a/b": 1, "c/0": 2})
 
     def test_keys_of_another_type(self):
         x = np.arange(3)

@@ -1,11 +1,13 @@
 """Reads all blocks of a valid version, and finds damaged blocks and their original content."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import numpy as np
 
-from jax_cxl._store.memory import checksum, layout, stripes
+from jax_cxl import errors
+from jax_cxl._store.memory import layout, stripes
 from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import restoring
@@ -65,41 +67,25 @@ def _row(
 ) -> Iterator[Block]:
     geometry = own.section.geometry
     first = row * geometry.blocks_per_row
+    contents: list[np.ndarray] = []
     numbers = range(first, min(first + geometry.blocks_per_row, own.num_blocks))
-    found = {number: own.read(number) for number in numbers}
-    right: dict[int, np.ndarray] = {}
-    lost = []
     for number in numbers:
-        if number >= data_blocks:
-            right[number] = known[number - data_blocks]
-        elif checksum.of(found[number]) == int(table[number]):
-            right[number] = found[number]
+        content: np.ndarray | None = np.empty(layout.BLOCK_BYTES, np.uint8)
+        if number < data_blocks:
+            what = "data"
+            try:
+                own.read_all_checked(range(number, number + 1), table[number : number + 1], content)
+            except errors.StoreError:
+                content = None  # Not even parity has it.
         else:
-            lost.append(number)
-    parity = None
-    if geometry.parity:
-        parity = own.section.devices.read(
-            own.parity_device(row), own.offset(row), layout.BLOCK_BYTES
-        )
-    if len(lost) == 1 and parity is not None:
-        made = _exclusive_or([parity, *right.values()])
-        if checksum.of(made) == int(table[lost[0]]):
-            right[lost[0]] = made
-    for number in numbers:
-        what = "data" if number < data_blocks else "directory"
-        if data_blocks <= number < data_blocks + layout.table_blocks(data_blocks):
-            what = "table of checksums"
-        content = right.get(number)
-        intact = content is not None and np.array_equal(found[number], content)
+            is_table = number < data_blocks + layout.table_blocks(data_blocks)
+            what = "table of checksums" if is_table else "directory"
+            content = known[number - data_blocks]
+        intact = content is not None and np.array_equal(own.read(number), content)
         yield Block(what, own.writer, *own.place(number), intact, content)
-    if parity is not None and len(right) == len(numbers):
-        content = _exclusive_or(list(right.values()))
-        intact = np.array_equal(parity, content)
-        yield Block("parity", own.writer, own.parity_device(row), own.offset(row), intact, content)
-
-
-def _exclusive_or(of: list[np.ndarray]) -> np.ndarray:
-    out = of[0].copy()
-    for other in of[1:]:
-        np.bitwise_xor(out, other, out=out)
-    return out
+        contents += [content] if content is not None else []
+    if geometry.parity and len(contents) == len(numbers):
+        place = own.parity_device(row), own.offset(row)
+        content = functools.reduce(np.bitwise_xor, contents)
+        intact = np.array_equal(own.section.devices.read(*place, layout.BLOCK_BYTES), content)
+        yield Block("parity", own.writer, *place, intact, content)

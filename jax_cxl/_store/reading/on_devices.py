@@ -12,7 +12,7 @@ from jax_cxl import _compat
 from jax_cxl._store.reading import on_gpus
 from jax_cxl._store.reading.restoring import MisfitError
 from jax_cxl._store.reading.reusing import Source, check_fits
-from jax_cxl._store.trees import leaves
+from jax_cxl._store.trees import flatten, leaves
 
 
 class Building:
@@ -117,14 +117,13 @@ def _on_device(part: Any, where: jax.sharding.SingleDeviceSharding) -> jax.Array
 
 def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
     """Returns shape and dtype of the integers that make up the keys of `like`."""
-    impl = str(jax.random.key_impl(like)) if isinstance(like, jax.Array) else None
-    expected = jax.random.key(0, impl=leaf.key).dtype
-    if like.dtype != expected or impl not in (None, leaf.key):
+    impl, data = flatten.data_of_keys(like)
+    if impl != leaf.key:
         raise MisfitError(
-            f"{leaf.name} was saved with keys of {leaf.key}, and `like` has keys of"
-            f" {impl or like.dtype}: change `like`"
+            f"{leaf.name} was saved with keys of {leaf.key}, and `like` has keys of {impl}: change"
+            " `like`"
         )
-    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(like.shape, like.dtype))
+    return data
 
 
 @dataclasses.dataclass(frozen=True)

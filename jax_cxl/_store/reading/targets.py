@@ -76,20 +76,15 @@ def start(
     The targets that it returns hold the version when the copies to GPUs have ended.
     """
     places = _places(targets, reader, filled)
-    on_host: list[tuple[into_gpus.Part, np.ndarray]] = []
-    on_gpus: list[into_gpus.Part] = []
+    parts = []
     for path, target in targets.items():
-        leaf, index = places[path]
         own = reader if filled is not None and filled.holds(path) else reader.forgetting()
-        part = into_gpus.Part(own, leaf, index, target.given)
-        if target.array is None:
-            on_gpus.append(part)
-        else:
-            on_host.append((part, target.array))
-    copies = into_gpus.start(on_gpus)
+        parts.append((into_gpus.Part(own, *places[path], target.given), target.array))
+    copies = into_gpus.start([part for part, array in parts if array is None])
     try:
-        for part, array in on_host:
-            part.reader.read_same(part.leaf, part.bounds, array)
+        for part, array in parts:
+            if array is not None:
+                part.reader.read_same(part.leaf, part.bounds, array)
         return Filled(targets, reader.structure, places), copies
     except BaseException:
         copies.wait()
@@ -105,10 +100,10 @@ def _places(targets: Mapping[str, Target], reader: Reader, filled: Filled | None
         and all(_fits(target, filled.places[path][1]) for path, target in targets.items())
     ):
         return filled.places
-    name_of = {path: name for name, path in names.paths(reader.leaves).items()}
+    by_path = names.by_path(reader.leaves)
     found = {}
     for path, target in targets.items():
-        leaf = reader.leaves.get(name_of.get(path, path))
+        leaf = by_path.get(path) or reader.leaves.get(path)
         if leaf is None or not leaf.dtype:
             raise MisfitError(f"the version has no array {path}: leave it out of `into`")
         found[path] = leaf, _index(path, leaf, target)

@@ -37,7 +37,7 @@ class Description:
     @functools.cached_property
     def directory_bytes(self) -> int:
         """Size that the directory would have if all Python values were None."""
-        return len(self.directory([None] * self.num_values))
+        return len(self.directory([None for leaf in self.leaves if not leaf.dtype]))
 
     def directory(self, values: Sequence[Any]) -> bytes:
         """Returns the directory of a version with these Python values."""
@@ -46,11 +46,6 @@ class Description:
     @functools.cached_property
     def _structure(self) -> str:
         return leaves.structure(self.leaves, self.writers, self.whole)
-
-    @functools.cached_property
-    def num_values(self) -> int:
-        """How many leaves are Python values."""
-        return sum(not leaf.dtype for leaf in self.leaves)
 
     @functools.cached_property
     def _placements(self) -> dict[int, place.Placement]:

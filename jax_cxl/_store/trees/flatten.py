@@ -67,9 +67,13 @@ class Flattener:
         values = []
         for number in known.others:
             leaf, x = known.description.leaves[number], arrays[number]
-            if not leaf.dtype:
+            if leaf.key:
+                arrays[number] = frameworks.jax().random.key_data(x)
+            elif leaf.dtype:
+                arrays[number] = np.asarray(x)
+            else:
                 values.append(x)
-            arrays[number] = _data(leaf, x) if leaf.dtype else None
+                arrays[number] = None
         return Flat(known.description, arrays, values)
 
     def _describe(
@@ -105,14 +109,6 @@ def _form(x: Any) -> Any:
     if isinstance(x, np.ndarray | np.generic):
         return type(x), x.dtype, x.shape
     return type(x)
-
-
-def _data(leaf: leaves.Leaf, x: Any) -> Any:
-    if leaf.key:
-        import jax
-
-        return jax.random.key_data(x)
-    return x if leaves.is_array(x) else np.asarray(x)
 
 
 def describe(name: str, x: Any, writers: tuple[int, ...], own: int) -> leaves.Leaf:

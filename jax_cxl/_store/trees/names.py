@@ -3,8 +3,10 @@
 import ast
 import collections
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 _ATTRIBUTE = re.compile(r"\.(\w+)")
 _FLAT = re.compile(r"\[<flat index (\d+)>\]")
@@ -15,15 +17,15 @@ def simple(name: str) -> tuple[str, ...]:
     return tuple(map(str, _keys(name)))
 
 
-def paths(saved: Iterable[str]) -> dict[str, str]:
-    """Returns the path of each leaf by its name, such as "params/w" for `['params']['w']`.
+def by_path(saved: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns values by the paths of their leaves, such as "params/w" for `['params']['w']`.
 
     Leaves whose paths would be equal have their names instead, so that no two are equal.
     """
     found = {name: "/".join(simple(name)) for name in saved}
     count = collections.Counter(found.values())
     clash = {path for path in count if count[path] > 1 or path in found}
-    return {name: name if path in clash else path for name, path in found.items()}
+    return {name if path in clash else path: saved[name] for name, path in found.items()}
 
 
 def _keys(name: str) -> Iterator[Any]:
