@@ -158,7 +158,7 @@ class IntoGpusTest(harness.StoreTest):
         self.assert_read(into)
 
     def test_a_version_that_is_overwritten_meanwhile_is_chosen_again(self):
-        self.publish(sums=False)
+        self.publish()
         version, wait = Section.version, into_gpus.Copies.wait
         # Stands still once, so long that the lease ends. The check and the reader then ask whether
         # the version is there.

@@ -33,7 +33,7 @@ class Copied:
     """
 
     def __init__(self, reader: Reader, sums: Any):
-        """Begins with no copies; `sums` computes checksums on GPUs, None if nothing does."""
+        """Begins with no copies; `sums` computes checksums on GPUs."""
         self.reader, self._sums = reader, sums
         self.whole: list[_Blocks] = []
         self.on_host: dict[int, set[int]] = {}
@@ -42,7 +42,7 @@ class Copied:
         """Notes that a writer's bytes from `start` to `end` are copied to an address of a GPU."""
         whole, edges = geometry.whole_blocks(start, end)
         first = address - start + whole.start * layout.BLOCK_BYTES
-        if self._sums is not None and whole and first % _ALIGN == 0:
+        if whole and first % _ALIGN == 0:
             self.whole.append(_Blocks(gpu, writer, whole, first))
         else:
             edges.update(whole)

@@ -2,10 +2,11 @@
 
 Copy engines copy from the memory of the store, which CUDA has registered. While they copy, the GPUs
 compute the checksums of what has been copied. The host checks blocks of which a tensor has only a
-part, and all blocks if the memory was registered for other GPUs. Without the module for CUDA, the
-host reads into pinned memory, from which copy engines copy.
+part. Without the module for CUDA, or if the memory was registered for other GPUs, the host reads
+into pinned memory, from which copy engines copy.
 """
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ class Copies:
         """Lets the GPUs check groups whose copies have ended, as many at a time as there are."""
         done = 0
         for number, (end, count) in enumerate(self._groups):
-            if count == done:
+            if count <= done:
                 continue
             end.synchronize()
             for later, more in self._groups[number + 1 :]:
@@ -101,14 +102,11 @@ def start(parts: Sequence[Part]) -> Copies:
     torch = frameworks.torch()
     section = parts[0].reader.stripes[0].section
     devices = section.devices
-    direct = devices.coherent and not section.geometry.parity
     gpus = {part.tensor.device for part in parts}
     sums = None
-    if direct:
-        try:
+    if devices.coherent and not section.geometry.parity:
+        with contextlib.suppress(errors.CxlError):  # The memory cannot be registered.
             sums = devices.copies_for(frozenset(gpu.index for gpu in gpus))
-        except errors.CxlError:
-            direct = False  # The memory cannot be registered.
     copied = checking.Copied(parts[0].reader, sums)
     copies = Copies(copied)
     streams = {gpu: _stream(gpu) for gpu in gpus}
@@ -120,7 +118,7 @@ def start(parts: Sequence[Part]) -> Copies:
                 nbytes = 0
                 with torch.cuda.stream(streams[gpu]):
                     for part in some:
-                        if not (direct and _copy(part, copied)):
+                        if sums is None or not _copy(part, copied):
                             _through_host(part)
                         nbytes += part.tensor.nbytes
                         if nbytes >= _GROUP_BYTES:
@@ -148,18 +146,16 @@ def _copy(part: Part, copied: checking.Copied) -> bool:
     source = torch.from_numpy(devices.mapped)
     for each in found:
         own = part.reader.stripes[each.writer]
-        to = each.start - each.offset  # added to a position of the writer's bytes
-        end = each.end - to
+        to = each.start - each.offset
         for blocks in geometry.consecutive(part.reader.changed_blocks(each)):
             block = blocks.start
             for device, offset, count in own.runs(blocks):
-                first, last = max(each.offset, block * size), min(end, (block + count) * size)
+                first, last = each.bytes_in(range(block, block + count))
                 at = devices.core.address(device, offset) - devices.core.base + first - block * size
-                flat[first + to : last + to].copy_(
-                    source[at : at + last - first], non_blocking=True
-                )
+                there = flat[first + to : last + to]
+                there.copy_(source[at : at + last - first], non_blocking=True)
                 block += count
-            first, last = max(each.offset, blocks.start * size), min(end, blocks.stop * size)
+            first, last = each.bytes_in(blocks)
             address = part.tensor.data_ptr() + first + to
             copied.add(part.tensor.device.index, each.writer, first, last, address)
     return True

@@ -157,12 +157,20 @@ class Reader:
             return into
         shape = geometry.shape_of(index)
         dtype = leaves.dtype_of(leaf.dtype)
+        parts = self.contiguous(leaf, index)
+        if into is None and parts and len(parts) == 1:
+            # In a tree of many leaves, most arrays lie in one block. Read them with little work.
+            (part,) = parts
+            block, at = divmod(part.offset, layout.BLOCK_BYTES)
+            end = at + part.end - part.start
+            if end <= layout.BLOCK_BYTES:
+                data = self._shared_block(part.writer, block)[at:end]
+                return data.copy().view(dtype).reshape(shape)
         own, out = self, into
         if out is None:
             own = self.forgetting()
             out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        parts = self.contiguous(leaf, index) if out.flags.c_contiguous else None
-        if parts is not None:
+        if parts is not None and out.flags.c_contiguous:
             flat = out.reshape(-1).view(np.uint8)
             self._copy_all((flat, part, own.changed_blocks(part)) for part in parts)
             return out
@@ -290,20 +298,16 @@ class Reader:
     def _copy(self, out: np.ndarray, part: place.Part, blocks: range) -> None:
         """Copies those bytes of a part that lie in some consecutive blocks."""
         size = layout.BLOCK_BYTES
-        begin = blocks.start * size - part.offset + part.start
-        if begin < part.start or part.end < begin + size:
-            data = self._shared_block(part.writer, blocks.start)
-            start, end = max(part.start, begin), min(part.end, begin + size)
-            out[start:end] = data[start - begin : end - begin]
-            blocks, begin = blocks[1:], begin + size
-        if blocks and part.end < begin + len(blocks) * size:
-            last = begin + (len(blocks) - 1) * size
-            out[last : part.end] = self._shared_block(part.writer, blocks[-1])[: part.end - last]
-            blocks = blocks[:-1]
-        if blocks:
-            expected = self.table(part.writer)[blocks.start : blocks.stop]
-            to = out[begin : begin + len(blocks) * size]
-            self.stripes[part.writer].read_all_checked(blocks, expected, to)
+        to = part.start - part.offset
+        whole, edges = geometry.whole_blocks(*part.bytes_in(blocks))
+        for block in edges:
+            first, last = part.bytes_in(range(block, block + 1))
+            data = self._shared_block(part.writer, block)
+            out[first + to : last + to] = data[first - block * size : last - block * size]
+        if whole:
+            expected = self.table(part.writer)[whole.start : whole.stop]
+            there = out[whole.start * size + to : whole.stop * size + to]
+            self.stripes[part.writer].read_all_checked(whole, expected, there)
 
     def _shared_block(self, writer: int, block: int) -> np.ndarray:
         """Returns a block that may contain bytes of several parts, if possible from the cache."""
@@ -345,9 +349,7 @@ os.register_at_fork(after_in_child=_threads.cache_clear)  # A child does not hav
 
 
 def _aligned(size: int) -> np.ndarray:
-    """Returns memory that XLA can use as it is, without a copy, unless it is small."""
-    if size <= layout.BLOCK_BYTES:
-        return np.empty(size, np.uint8)
+    """Returns memory that XLA can use as it is, without a copy."""
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size]

@@ -43,6 +43,12 @@ class Part(NamedTuple):
     end: int
     offset: int
 
+    def bytes_in(self, blocks: range) -> tuple[int, int]:
+        """Returns from where to where the bytes are in some of the writer's blocks."""
+        size = layout.BLOCK_BYTES
+        end = self.offset + self.end - self.start
+        return max(self.offset, blocks.start * size), min(end, blocks.stop * size)
+
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
