@@ -65,9 +65,7 @@ class View:
             file of the store was cut short, deleted or replaced, or its memory failed, so that
             arrays may have zeros. Then compute everything again that was computed from its arrays.
         """
-        if self._held is None:
-            raise errors.StoreError("the view is closed: open another")
-        self._held.check()
+        self._open().check()
 
     def dlpack(self, path: str) -> Any:
         """Returns an array as an object with `__dlpack__`, for example for `torch.from_dlpack`.
@@ -79,13 +77,17 @@ class View:
           KeyError: there is no such leaf.
           StoreError: DLPack does not support the dtype of the leaf.
         """
-        if self._held is None:
-            raise errors.StoreError("the view is closed: open another")
-        return self._held.dlpack(self._held.leaf(path), gpu=None)
+        held = self._open()
+        return held.dlpack(held.leaf(path), gpu=None)
 
     def close(self) -> None:
         """Closes the view. The version may be overwritten once the last of its arrays is gone."""
         self._held, self._tree = None, None
+
+    def _open(self) -> "_Held":
+        if self._held is None:
+            raise errors.StoreError("the view is closed: open another")
+        return self._held
 
 
 def view(devices: Devices, name: str, like: Any, version: int | None) -> View:

@@ -83,10 +83,10 @@ class _Phases:
     def note(self, phase: str) -> None:
         self.seconds[phase] = time.monotonic() - self._begin
 
-    def _starting(self, parts):
+    def _starting(self, reader, parts):
         self.note("found")
         self._record()
-        copies = self._start(parts)
+        copies = self._start(reader, parts)
         self._record()
         self.note("started")
         return copies

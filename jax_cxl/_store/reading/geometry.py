@@ -27,6 +27,11 @@ class Rows(NamedTuple):
     here: leaves.Index
     there: leaves.Index
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of their elements are wanted."""
+        return shape_of(self.here) == self.shape
+
 
 def rows(leaf: leaves.Leaf, index: leaves.Index, most: float = math.inf) -> list[Rows]:
     """Returns what to read of the shards for a part of an array.
@@ -43,9 +48,9 @@ def rows(leaf: leaves.Leaf, index: leaves.Index, most: float = math.inf) -> list
             continue
         covered += math.prod(shape_of(common))
         for part in _split(relative(common, shard.index), shard.shape, most):
-            bounds = rows_of(part, shard.shape)
+            bounds = _rows_of(part, shard.shape)
             here, there = relative(part, bounds), relative(part, relative(index, shard.index))
-            start = elements_before(bounds, shard.shape)
+            start = sum(a * math.prod(shard.shape[d + 1 :]) for d, (a, _) in enumerate(bounds))
             found.append(Rows(number, start, shape_of(bounds), here, there))
     if covered != math.prod(shape_of(index)):
         raise errors.StoreError(
@@ -55,7 +60,7 @@ def rows(leaf: leaves.Leaf, index: leaves.Index, most: float = math.inf) -> list
 
 
 def _split(part: leaves.Index, shape: tuple[int, ...], most: float) -> Iterator[leaves.Index]:
-    bounds = rows_of(part, shape)
+    bounds = _rows_of(part, shape)
     first = next((d for d, (start, end) in enumerate(part) if end - start > 1), 0)
     if part == bounds or math.prod(shape[first + 1 :]) <= most:
         yield part
@@ -64,20 +69,20 @@ def _split(part: leaves.Index, shape: tuple[int, ...], most: float) -> Iterator[
         yield from _split((*part[:first], (at, at + 1), *part[first + 1 :]), shape, most)
 
 
-def rows_of(part: leaves.Index, shape: tuple[int, ...]) -> leaves.Index:
+def _rows_of(part: leaves.Index, shape: tuple[int, ...]) -> leaves.Index:
     """Returns the smallest contiguous part of an array that has all elements of a part."""
     first = next((d for d, (start, end) in enumerate(part) if end - start > 1), len(shape))
     return (*part[: first + 1], *((0, n) for n in shape[first + 1 :]))
 
 
-def elements_before(part: leaves.Index, shape: tuple[int, ...]) -> int:
-    """Returns how many elements of an array come before a part."""
-    return sum(start * math.prod(shape[d + 1 :]) for d, (start, _) in enumerate(part))
-
-
 def shape_of(index: leaves.Index) -> tuple[int, ...]:
     """Returns the shape of a part of an array."""
     return tuple(end - start for start, end in index)
+
+
+def slices(index: leaves.Index) -> tuple[slice, ...]:
+    """Returns a part of an array as NumPy and PyTorch take it."""
+    return tuple(slice(*bounds) for bounds in index)
 
 
 def relative(part: leaves.Index, to: leaves.Index) -> leaves.Index:

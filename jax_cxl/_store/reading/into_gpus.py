@@ -35,8 +35,8 @@ class Part(NamedTuple):
 class Copies:
     """Copies that have been started. The tensors are undefined until `finish` has returned."""
 
-    def __init__(self, copied: checking.Copied | None):
-        """Begins with no copies; `copied` is None if none follow."""
+    def __init__(self, copied: checking.Copied):
+        """Begins with no copies."""
         self._copied = copied
         # Groups of copies: the event after each, and how many whole blocks there are up to it.
         self._groups: list[tuple[Any, int]] = []
@@ -55,12 +55,10 @@ class Copies:
     def finish(self) -> None:
         """Waits until the copies have ended, and checks them."""
         copied = self._copied
-        if copied is None:
-            return
         try:
             # Threads of the host check the memory while the copy engines read it.
             checks = copied.check_on_host()
-            self._compare(copied)
+            self._compare()
             for _ in checks:
                 pass  # Raises the error of a thread.
         finally:
@@ -73,7 +71,7 @@ class Copies:
                     " because this process was stopped for a time: read again"
                 )
 
-    def _compare(self, copied: checking.Copied) -> None:
+    def _compare(self) -> None:
         """Lets the GPUs check groups whose copies have ended, as many at a time as there are."""
         done = 0
         for number, (end, count) in enumerate(self._groups):
@@ -84,30 +82,30 @@ class Copies:
                 if not later.query():
                     break
                 count = more
-            copied.compare(slice(done, count))
+            self._copied.compare(slice(done, count))
             done = count
 
     def record(self, gpu: Any, stream: Any) -> None:
         """Ends a group, whose copies are all on a stream."""
         end = frameworks.torch().cuda.Event(blocking=True)
         end.record(stream)
-        self._groups.append((end, len(self._copied.whole) if self._copied else 0))
+        self._groups.append((end, len(self._copied.whole)))
         self._ends[gpu] = end
 
 
-def start(parts: Sequence[Part]) -> Copies:
+def start(reader: Reader, parts: Sequence[Part]) -> Copies:
     """Starts copies of parts to their tensors, behind what the program has enqueued so far."""
     if not parts:
-        return Copies(None)
+        return Copies(checking.Copied(reader, None))
     torch = frameworks.torch()
-    section = parts[0].reader.stripes[0].section
+    section = reader.stripes[0].section
     devices = section.devices
     gpus = {part.tensor.device for part in parts}
     sums = None
     if devices.coherent and not section.geometry.parity:
         with contextlib.suppress(errors.CxlError):  # The memory cannot be registered.
             sums = devices.copies_for(frozenset(gpu.index for gpu in gpus))
-    copied = checking.Copied(parts[0].reader, sums)
+    copied = checking.Copied(reader, sums)
     copies = Copies(copied)
     streams = {gpu: _stream(gpu) for gpu in gpus}
     for gpu, stream in streams.items():
@@ -134,30 +132,35 @@ def start(parts: Sequence[Part]) -> Copies:
 
 def _copy(part: Part, copied: checking.Copied) -> bool:
     """Starts copies from the memory of the store. Returns whether copy engines can copy a part."""
-    if part.leaf.local or not part.tensor.is_contiguous():
+    if part.leaf.local:
         return False
-    found = part.reader.contiguous(part.leaf, part.bounds)
-    if found is None:
+    all_rows = geometry.rows(part.leaf, part.bounds)
+    tensors_of_rows = [part.tensor.detach()[geometry.slices(rows.there)] for rows in all_rows]
+    if not all(rows.is_whole for rows in all_rows):
+        return False
+    if not all(tensor.is_contiguous() for tensor in tensors_of_rows):
         return False
     torch = frameworks.torch()
     size = layout.BLOCK_BYTES
-    flat = part.tensor.detach().reshape(-1).view(torch.uint8)
     devices = part.reader.stripes[0].section.devices
     source = torch.from_numpy(devices.mapped)
-    for each in found:
-        own = part.reader.stripes[each.writer]
-        to = each.start - each.offset
-        for blocks in geometry.consecutive(part.reader.changed_blocks(each)):
-            block = blocks.start
-            for device, offset, count in own.runs(blocks):
-                first, last = each.bytes_in(range(block, block + count))
-                at = devices.core.address(device, offset) - devices.core.base + first - block * size
-                there = flat[first + to : last + to]
-                there.copy_(source[at : at + last - first], non_blocking=True)
-                block += count
-            first, last = each.bytes_in(blocks)
-            address = part.tensor.data_ptr() + first + to
-            copied.add(part.tensor.device.index, each.writer, first, last, address)
+    for rows, tensor in zip(all_rows, tensors_of_rows, strict=True):
+        flat = tensor.reshape(-1).view(torch.uint8)
+        for each in part.reader.parts_of_rows(part.leaf, rows):
+            own = part.reader.stripes[each.writer]
+            to = each.start - each.offset
+            for blocks in geometry.consecutive(part.reader.changed_blocks(each)):
+                block = blocks.start
+                for device, offset, count in own.runs(blocks):
+                    first, last = each.bytes_in(range(block, block + count))
+                    at = devices.core.address(device, offset) - devices.core.base
+                    at += first - block * size
+                    there = flat[first + to : last + to]
+                    there.copy_(source[at : at + last - first], non_blocking=True)
+                    block += count
+                first, last = each.bytes_in(blocks)
+                address = tensor.data_ptr() + first + to
+                copied.add(tensor.device.index, each.writer, first, last, address)
     return True
 
 

@@ -126,23 +126,16 @@ class Reader:
         """Returns where the bytes of a shard are."""
         return self.structure.parts.get((leaf.name, number), [])
 
-    def parts_of_rows(
-        self, leaf: leaves.Leaf, rows: geometry.Rows, before: int = 0
-    ) -> list[place.Part]:
-        """Returns where rows of a shard are.
-
-        `start` and `end` of each result count bytes of a copy in which `before` elements come
-        before the rows.
-        """
-        start = rows.start * leaf.itemsize
-        end = start + math.prod(rows.shape) * leaf.itemsize
-        shift = before * leaf.itemsize - start
+    def parts_of_rows(self, leaf: leaves.Leaf, rows: geometry.Rows) -> list[place.Part]:
+        """Returns where rows of a shard are. `start` and `end` count bytes of the rows."""
+        begin = rows.start * leaf.itemsize
+        end = begin + math.prod(rows.shape) * leaf.itemsize
         found = []
         for part in self.parts_of_shard(leaf, rows.shard):
-            first, last = max(start, part.start), min(end, part.end)
+            first, last = max(begin, part.start), min(end, part.end)
             if first < last:
                 offset = part.offset + first - part.start
-                found.append(part._replace(start=first + shift, end=last + shift, offset=offset))
+                found.append(part._replace(start=first - begin, end=last - begin, offset=offset))
         return found
 
     def read(
@@ -157,57 +150,44 @@ class Reader:
             return into
         shape = geometry.shape_of(index)
         dtype = leaves.dtype_of(leaf.dtype)
-        parts = self.contiguous(leaf, index)
-        if into is None and parts and len(parts) == 1:
-            # In a tree of many leaves, most arrays lie in one block. Read them with little work.
-            (part,) = parts
-            block, at = divmod(part.offset, layout.BLOCK_BYTES)
-            end = at + part.end - part.start
-            if end <= layout.BLOCK_BYTES:
-                data = self._shared_block(part.writer, block)[at:end]
-                return data.copy().view(dtype).reshape(shape)
+        if into is None and (parts := self._parts_if_small(leaf, index)):
+            data = np.empty(parts[-1].end, np.uint8)
+            for part in parts:
+                self._copy(data, part, geometry.blocks_of(part))
+            return data.view(dtype).reshape(shape)
         own, out = self, into
         if out is None:
             own = self.forgetting()
             out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        if parts is not None and out.flags.c_contiguous:
-            flat = out.reshape(-1).view(np.uint8)
-            self._copy_all((flat, part, own.changed_blocks(part)) for part in parts)
-            return out
         # Rows of up to a block are read as a whole, even if only some of their elements are wanted.
         found = geometry.rows(leaf, index, layout.BLOCK_BYTES // dtype.itemsize)
         for _, of_shard in itertools.groupby(found, lambda rows: rows.shard):
-            some = [(rows, np.empty(rows.shape, dtype)) for rows in of_shard]
-            self._copy_all(
-                (data.reshape(-1).view(np.uint8), part, geometry.blocks_of(part))
-                for rows, data in some
-                for part in self.parts_of_rows(leaf, rows)
-            )
-            for rows, data in some:
-                here, there = (
-                    tuple(slice(*bounds) for bounds in index) for index in (rows.here, rows.there)
-                )
-                out[there] = data[here]
+            work, rest = [], []
+            for rows in of_shard:
+                # The `...` makes the result an array even if it has no dimensions.
+                data = there = out[(*geometry.slices(rows.there), ...)]
+                knows = own
+                if not rows.is_whole or not there.flags.c_contiguous:
+                    data, knows = np.empty(rows.shape, dtype), self.forgetting()
+                    rest.append((there, data[(*geometry.slices(rows.here), ...)]))
+                flat = data.reshape(-1).view(np.uint8)
+                for part in self.parts_of_rows(leaf, rows):
+                    work.append((flat, part, knows.changed_blocks(part)))
+            self._copy_all(work)
+            for there, some in rest:
+                there[...] = some
         return out
 
-    def contiguous(self, leaf: leaves.Leaf, index: leaves.Index) -> list[place.Part] | None:
-        """Returns where the bytes of a part of an array are, for a contiguous copy of that part.
+    def _parts_if_small(self, leaf: leaves.Leaf, index: leaves.Index) -> list[place.Part]:
+        """Returns the parts of a shard of at most a block, if it is what is wanted.
 
-        `start` and `end` of each result count bytes of the copy. None if the bytes from a shard are
-        not contiguous in the shard, or in the copy.
+        In a tree of many leaves, most are such shards. They are read with little work.
         """
         for number, shard in enumerate(leaf.shards):
             if shard.index == index:
-                return self.parts_of_shard(leaf, number)
-        found = []
-        shape = geometry.shape_of(index)
-        for rows in geometry.rows(leaf, index):
-            is_whole = geometry.shape_of(rows.here) == rows.shape
-            if not is_whole or rows.there != geometry.rows_of(rows.there, shape):
-                return None
-            before = geometry.elements_before(rows.there, shape)
-            found += self.parts_of_rows(leaf, rows, before)
-        return found
+                parts = self.parts_of_shard(leaf, number)
+                return parts if parts and parts[-1].end <= layout.BLOCK_BYTES else []
+        return []
 
     def changed_blocks(self, part: place.Part) -> np.ndarray | range:
         """Returns the blocks of a part, without those that the caller has already."""

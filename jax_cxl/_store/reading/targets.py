@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_cxl._store.reading import into_gpus
+from jax_cxl._store.reading import geometry, into_gpus
 from jax_cxl._store.reading.restoring import MisfitError, Reader
 from jax_cxl._store.reading.structure import Structure
 from jax_cxl._store.trees import leaves, names, tensors
@@ -80,7 +80,7 @@ def start(
     for path, target in targets.items():
         own = reader if filled is not None and filled.holds(path) else reader.forgetting()
         parts.append((into_gpus.Part(own, *places[path], target.given), target.array))
-    copies = into_gpus.start([part for part, array in parts if array is None])
+    copies = into_gpus.start(reader, [part for part, array in parts if array is None])
     try:
         for part, array in parts:
             if array is not None:
@@ -97,7 +97,10 @@ def _places(targets: Mapping[str, Target], reader: Reader, filled: Filled | None
     if (
         filled is not None
         and filled.structure is reader.structure
-        and all(_fits(target, filled.places[path][1]) for path, target in targets.items())
+        and all(
+            target.given.shape == geometry.shape_of(filled.places[path][1])
+            for path, target in targets.items()
+        )
     ):
         return filled.places
     by_path = names.by_path(reader.leaves)
@@ -110,21 +113,18 @@ def _places(targets: Mapping[str, Target], reader: Reader, filled: Filled | None
     return found
 
 
-def _fits(target: Target, index: leaves.Index) -> bool:
-    return target.given.shape == tuple(end - start for start, end in index)
-
-
 def _index(path: str, leaf: leaves.Leaf, target: Target) -> leaves.Index:
     """Returns the part of a leaf that goes to a target, after checking that it fits."""
     missing = len(leaf.shape) - len(target.slices)
     if missing < 0:
         raise MisfitError(f"{path} has {len(leaf.shape)} dimensions: give at most as many slices")
     index = leaves.index_of((*target.slices, *[slice(None)] * missing), leaf.shape)
-    shape = tuple(max(0, end - start) for start, end in index)
+    index = tuple((start, max(start, end)) for start, end in index)
+    shape = geometry.shape_of(index)
     have = tuple(target.given.shape), target.dtype
     if have != (shape, leaves.dtype_of(leaf.dtype)):
         raise MisfitError(
             f"{path} was saved as {leaf.dtype} with shape {leaf.shape}, so `into` needs an array"
             f" of {leaf.dtype} with shape {shape}, not of {have[1]} with {have[0]}"
         )
-    return tuple((start, max(start, end)) for start, end in index)
+    return index
