@@ -218,7 +218,7 @@ class GoneTest(parameterized.TestCase):
             place.open()._look(make=True)
             section, slots, last = places.section(place), set(), 0
             for token in range(1, 1000):
-                section.claim = claim = fence.take(section, last, token, 0, 0)
+                section.claim = claim = fence.take(section, last, token, 0)
                 begun = section.geometry.begun(claim.slot)
                 self.assertEqual(section.numbers(begun), [0])
                 section.begin(7, 7)

@@ -98,7 +98,7 @@ class Claim:
 
     Attributes:
       incarnation: a number that grows by one from job to job, from 1 on.
-      first: number of the job's first save. It is 0 in the entry that the job writes before it
+      first: the least number of the job's saves. It is 0 in the entry that the job writes before it
         looks at what its predecessor has written. Afterwards the job writes a second entry.
       retired: the area that the job does not use, or `NOTHING`.
     """

@@ -61,11 +61,11 @@ def owner(section: Section) -> str | None:
     return who
 
 
-def take(section: Section, expected: int, token: int, last: int, base: int) -> Claim:
+def take(section: Section, expected: int, token: int, last: int) -> Claim:
     """Claims the section for a job. One process does this while no process of the job writes.
 
     `expected` is the last incarnation, and `last` the last save, when the job looked for versions.
-    It continues from `base`. Raises OvertakenError if another job has claimed the section since.
+    Raises OvertakenError if another job has claimed the section since.
     """
     before = section.claims()
     session, identity = section.devices.sessions.enter()
@@ -89,7 +89,7 @@ def take(section: Section, expected: int, token: int, last: int, base: int) -> C
             retired = layout.NOTHING if previous is None else previous.retired
             if last_begun:
                 retired = last_begun % section.geometry.areas
-            first = _first(section, retired, max(last, last_begun), base)
+            first = max(last, last_begun) + 1
             slot = _free_slot([*before, intent], token)
             claim = dataclasses.replace(intent, first=first, retired=retired, slot=slot)
             for device in section.devices.usable:
@@ -182,22 +182,6 @@ def _begun(section: Section, previous: Claim | None) -> int:
             " `python -m jax_cxl store repair`"
         )
     return max(numbers)
-
-
-def _first(section: Section, retired: int, last: int, base: int) -> int:
-    """Returns the first number that a job may use."""
-    areas = section.geometry.areas
-    valid = [records[0].number for records in section.all_valid()]
-    # The version to continue from must stay. The newest one stays too if there is room.
-    spared = [number % areas for number in (base, *valid[:1]) if number in valid]
-    for avoided in ({retired, *spared}, {retired, *spared[:1]}):
-        for number in range(last + 1, last + 1 + areas):
-            if number % areas not in avoided:
-                return number
-    raise AssertionError(
-        f"none of {areas} areas is free, but there are at least three; please report this to"
-        " jax_cxl"
-    )
 
 
 def _free_slot(claims: Sequence[Claim], token: int) -> int:

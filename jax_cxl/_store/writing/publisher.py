@@ -299,7 +299,7 @@ class Publisher:
                         f"{who} already publishes {section.text}. Only one job at a time can:"
                         " end that job, or publish under another name"
                     )
-                state = self._incarnation, together.token, self.last, self._base
+                state = self._incarnation, together.token, self.last
                 self._own_claim = fence.take(section, *state)
                 fields = self._own_claim.to_bytes()
             except errors.CxlError as error:
