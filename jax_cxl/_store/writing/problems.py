@@ -48,14 +48,13 @@ def in_words(problem: BaseException | None) -> str:
     return f"{type(problem).__name__}: {problem}" if problem is not None else ""
 
 
-def raise_disagreement(
-    texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
+def check_words(
+    told: Sequence[Sequence[str]], writers: Sequence[int], problem: Exception | None
 ) -> None:
-    """Raises the problem of a process, or if none has one, an error that says how they disagree.
+    """Raises the problem of a process, or an error that says how the processes disagree.
 
-    `texts` has the operation, the memory and the problem of each process, as JSON.
+    `told` has the operation, the memory and the problem of each process in words.
     """
-    told = [json.loads(text) for text in texts]
     absent = [text.startswith(opening.AbsentError.__name__) for *_, text in told]
     # A process that finds no store raises the problem of another process that has one.
     if problem is not None and (all(absent) or not isinstance(problem, opening.AbsentError)):
@@ -63,7 +62,9 @@ def raise_disagreement(
     for _, process, (operation, _, text) in sorted(zip(absent, writers, told, strict=True)):
         if text:
             raise errors.StoreError(f"process {process} cannot {operation}: {text}")
-    other = next(number for number, of in enumerate(told) if of != told[0])
+    other = next((number for number, of in enumerate(told) if of != told[0]), None)
+    if other is None:
+        return
     sides = [told[0][:2], told[other][:2]]
     field = 0 if sides[0][0] != sides[1][0] else 1
     what = "call different operations" if field == 0 else "have different memory"

@@ -5,9 +5,8 @@ import functools
 import json
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from jax_cxl import errors
 from jax_cxl._job import configuration
@@ -21,21 +20,7 @@ from jax_cxl._store.writing import fence, problems, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 
 _POLL_SECONDS = 0.002
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _one_thread(
-    method: Callable[Concatenate["Publisher", P], R],
-) -> Callable[Concatenate["Publisher", P], R]:
-    """Makes a method of a publisher wait until no other thread is in such a method."""
-
-    @functools.wraps(method)
-    def call(self: "Publisher", *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
-            return method(self, *args, **kwargs)
-
-    return call
+Batches = TypeVar("Batches", bound=Iterable[saving.Batch])
 
 
 class Publisher:
@@ -52,7 +37,7 @@ class Publisher:
         # view them, and it is an error if another living job saves under the name. If not, this job
         # takes the place of a job that saves under the name.
         self._shared = section is None or section.what == "version"
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held by the thread that saves or waits
         self._closed = False
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
         self._flattener = flatten.Flattener(whole=self._shared)
@@ -91,7 +76,6 @@ class Publisher:
         """Whether there was no such name when this publisher was made."""
         return isinstance(self._problem, opening.AbsentError)
 
-    @_one_thread
     def save(self, version: int | None, tree: Any, *, copy: bool) -> int:
         """Saves a tree while the program continues; returns the version. See `Snapshots.save`."""
 
@@ -107,9 +91,10 @@ class Publisher:
         def batches(tree: flatten.Flat, selection: saving.Selection) -> list[saving.Batch]:
             return [selection.hold(dict(enumerate(tree.arrays)), copy)]
 
-        return self._save(version, flat, batches)
+        with self._lock:
+            self._save(version, flat, batches)
+            return self._version
 
-    @_one_thread
     def stream(
         self, version: int | None, describe: Callable[[tuple[int, ...]], flatten.Flat]
     ) -> streaming.Stream:
@@ -117,17 +102,15 @@ class Publisher:
 
         `describe` returns it with a `jax.ShapeDtypeStruct` with a sharding for each array.
         """
-        made: list[streaming.Stream] = []
 
         def batches(tree: flatten.Flat, selection: saving.Selection) -> streaming.Stream:
-            made.append(streaming.Stream(selection, len(tree.arrays), self._fail))
-            return made[0]
+            return streaming.Stream(selection, len(tree.arrays), self._fail)
 
-        self._save(version, describe, batches)
-        (stream,) = made
-        assert self._saving is not None
-        self._saving.add_done_callback(stream.stop)
-        return stream
+        with self._lock:
+            stream = self._save(version, describe, batches)
+            assert self._saving is not None
+            self._saving.add_done_callback(stream.stop)
+            return stream
 
     def _fail(self, error: Exception) -> None:
         """Gives up a save because of an error in the program. The caller raises the error."""
@@ -141,11 +124,11 @@ class Publisher:
         self,
         version: int | None,
         describe: Callable[[tuple[int, ...]], flatten.Flat],
-        batches_of: Callable[[flatten.Flat, saving.Selection], Iterable[saving.Batch]],
-    ) -> int:
-        """Saves the tree that `describe` returns.
+        batches_of: Callable[[flatten.Flat, saving.Selection], Batches],
+    ) -> Batches:
+        """Saves the tree that `describe` returns; returns what `batches_of` has returned.
 
-        The iterable that `batches_of` returns may wait for its arrays while the program continues.
+        This iterable may wait for its arrays while the program continues.
         """
         if self._section is not None:
             self._section.devices.check_opener()
@@ -193,43 +176,43 @@ class Publisher:
             old,
         )
         self._saving = self._threads.submit(work.run)
-        return version
+        return batches
 
-    @_one_thread
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the last save is a valid version. See `Snapshots.wait`."""
         timeout = arguments.timeout(timeout)
-        if self._saving is None:
-            return
-        self.section.devices.check_opener()
-        if self._agreement is None:
-            self._saving.result()
-            raise errors.StoreError(
-                f"{self.section.text_of(self._version)} has failed, as an earlier error said:"
-                " save or publish again"
-            )
-        try:
-            self._wait(self._agreement, timeout)
-        except errors.CollectiveTimeoutError:
-            raise
-        except Exception as error:
-            self._give_up(self._agreement, error)
-            raise
+        with self._lock:
+            if self._saving is None:
+                return
+            self.section.devices.check_opener()
+            if self._agreement is None:
+                self._saving.result()
+                raise errors.StoreError(
+                    f"{self.section.text_of(self._version)} has failed, as an earlier error said:"
+                    " save or publish again"
+                )
+            try:
+                self._wait(self._agreement, timeout)
+            except errors.CollectiveTimeoutError:
+                raise
+            except Exception as error:
+                self._give_up(self._agreement, error)
+                raise
 
-    @_one_thread
     def close(self) -> None:
         """Waits until this process has written its part of the last save; gives up its claim."""
         if self._section is not None and self._section.devices.is_inherited:
             return  # The parent saves.
-        self._closed = True
-        try:
-            if self._saving is not None:
-                self._saving.result()
-        finally:
-            self._threads.shutdown()
-        claim, section = self._own_claim, self._section
-        if claim and section and (not self._saving or section.complete(self.last)):
-            fence.release(section, claim)
+        with self._lock:
+            self._closed = True
+            try:
+                if self._saving is not None:
+                    self._saving.result()
+            finally:
+                self._threads.shutdown()
+            claim, section = self._own_claim, self._section
+            if claim and section and (not self._saving or section.complete(self.last)):
+                fence.release(section, claim)
 
     def agree(self, operation: str, problem: Exception | None = None) -> SaveAgreement:
         """All processes agree on a token and on the number of the last save, or all raise.
@@ -252,12 +235,13 @@ class Publisher:
             # A lost process may have begun a save that no other process has begun.
             last = max(last, self._section.last_number())
             claimed = fence.newest(self._section)
-        words = json.dumps([operation, str(geometry), problems.in_words(problem)]).encode()
-        told = agreement.gather([last, layout.random_word(), claimed, zlib.crc32(words)])
+        own_words = [operation, str(geometry), problems.in_words(problem)]
+        own_numbers = [last, layout.random_word(), claimed]
+        data = json.dumps([own_words, own_numbers]).encode()
+        words, numbers = zip(*map(json.loads, agreement.gather_bytes(data)), strict=True)
         writers = tuple(agreement.processes())
-        if problem is not None or len({words for *_, words in told}) > 1:
-            problems.raise_disagreement(agreement.gather_bytes(words), writers, problem)
-        lasts, tokens, claims, _ = zip(*told, strict=True)
+        problems.check_words(words, writers, problem)
+        lasts, tokens, claims = zip(*numbers, strict=True)
         self.last = self._agreed = max(lasts)
         section = self.section
         self._incarnation, section.claim = max(claims), None
