@@ -103,7 +103,10 @@ class Save:
             device_copies.write_data(own, batches, table)
             output.skip(data_blocks)
         else:
-            self._write_data(output, batches, table)
+            parts = itertools.chain.from_iterable(batch.parts for batch in batches)
+            for number, block in enumerate(_blocks(parts)):
+                table[number] = checksum.of(block)
+                output.write(block, table[number])
         output.append(table)
         output.append(np.frombuffer(directory, np.uint8))
         output.finish()
@@ -125,42 +128,6 @@ class Save:
                 replicas=sums.values(),
             )
         )
-
-    def _write_data(self, output: "_Output", batches: Iterable[Batch], table: np.ndarray) -> None:
-        block = np.zeros(layout.BLOCK_BYTES, np.uint8)
-        filled = 0  # bytes of `block`
-        number = 0
-
-        def complete() -> None:
-            nonlocal filled, number
-            block[filled:] = 0
-            table[number] = checksum.of(block)
-            output.write(block, table[number])
-            number, filled = number + 1, 0
-
-        for part, shard in itertools.chain.from_iterable(batch.parts for batch in batches):
-            assert not isinstance(shard, DeviceBytes)
-            # Parts begin at multiples of 64 bytes, so there may be a gap before this part.
-            gap = part.offset - (number * layout.BLOCK_BYTES + filled)
-            block[filled : filled + gap] = 0
-            filled += gap
-            done, end = 0, part.end - part.start
-            while done < end:
-                if filled == layout.BLOCK_BYTES:
-                    complete()
-                size = min(layout.BLOCK_BYTES - filled, end - done)
-                piece = shard.read(done, done + size)
-                if size == layout.BLOCK_BYTES:
-                    # A whole block goes directly from the array into the memory.
-                    table[number] = checksum.of(piece)
-                    output.write(piece, table[number])
-                    number += 1
-                else:
-                    block[filled : filled + size] = piece
-                    filled += size
-                done += size
-        if filled:
-            complete()
 
     def _announce(self, record: Record | None) -> None:
         """Writes the record on all devices, its first word last. For None, clears the first word.
@@ -207,6 +174,34 @@ def _summed(batches: Iterable[Batch], sums: place.Sums) -> Iterator[Batch]:
         yield batch
         for copy, held in batch.copies:
             sums.add(copy, held.checksum())
+
+
+def _blocks(parts: Iterable[tuple[place.Part, Any]]) -> Iterator[np.ndarray]:
+    """Yields the blocks of parts in this host's memory. The next block may use the same memory."""
+    size = layout.BLOCK_BYTES
+    block = np.zeros(size, np.uint8)
+    at = 0  # in the bytes of this process
+    for part, shard in parts:
+        # Parts begin at multiples of 64 bytes, so there may be a gap before this part.
+        if at < part.offset:
+            block[at % size :][: part.offset - at] = 0
+            at = part.offset
+            if at % size == 0:
+                yield block
+        done = 0
+        while done < part.end - part.start:
+            inside = at % size
+            piece = shard.read(done, min(done + size - inside, part.end - part.start))
+            done, at = done + len(piece), at + len(piece)
+            if len(piece) == size:
+                yield piece  # A whole block goes directly from the array into the memory.
+                continue
+            block[inside : inside + len(piece)] = piece
+            if at % size == 0:
+                yield block
+    if at % size:
+        block[at % size :] = 0
+        yield block
 
 
 class _Output:
