@@ -3,8 +3,6 @@
 import datetime
 from collections.abc import Iterator
 
-import numpy as np
-
 from jax_cxl import _text, errors
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
@@ -78,13 +76,12 @@ def _valid(section: Section, records: Records) -> str | None:
 
 
 def _other(section: Section, area: int) -> str:
-    if not np.any(section.words(area)):
+    if not (writers := section.writers_with_records(area)):
         return f"area {area}: empty"
     first = section.record(area, 0)
     records = section.version(first.number) if first else None
     if records and (described := _valid(section, records)):
         return described  # It has become valid since.
-    writers = section.writers_with_records(area)
     found = [section.record(area, writer) for writer in writers]
     newest = max((r for r in found if r is not None), key=lambda r: r.number, default=None)
     if newest is None:

@@ -172,20 +172,18 @@ def delete(
             return
         _store_ending(devices, entry, 1)
         try:
-            for area in range(entry.keep + 1):
-                if readers := holders(devices, entry, area):
-                    advice = "Close its view or table first, or end that process"
-                    raise _cannot_delete(devices, entry, f"{readers[0]} reads it. {advice}")
-            if why := refused():
-                raise _cannot_delete(devices, entry, why)
+            readers = [
+                who for area in range(entry.keep + 1) for who in holders(devices, entry, area)
+            ]
+            advice = "Close its view or table first, or end that process"
+            if why := f"{readers[0]} reads it. {advice}" if readers else refused():
+                raise errors.StoreError(
+                    f"{entry.name!r} of {devices.where!r} cannot be deleted: {why}"
+                )
         except BaseException:
             _store_ending(devices, entry, 0)
             raise
         _write(devices, dataclasses.replace(entry, generation=entry.generation + 1, name=""))
-
-
-def _cannot_delete(devices: Devices, entry: Entry, why: str) -> errors.StoreError:
-    return errors.StoreError(f"{entry.name!r} of {devices.where!r} cannot be deleted: {why}")
 
 
 def _store_ending(devices: Devices, entry: Entry, value: int) -> None:

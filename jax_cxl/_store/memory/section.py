@@ -231,18 +231,6 @@ class Section:
         data = self.devices.read_entry(device, offset, layout.RECORD_BYTES)
         return Record.from_bytes(data) if data else None
 
-    def words(self, number: int) -> np.ndarray:
-        """Returns the first words of the records in the area of a save, a row for each mirror."""
-        begin = self.geometry.record(number, 0)
-        return np.stack(
-            [
-                self.devices.read(device, begin, layout.RECORDS_BYTES).view(np.uint64)[
-                    :: layout.RECORD_BYTES // 8
-                ]
-                for device in self.geometry.mirrors
-            ]
-        )
-
     def version(self, number: int) -> Records | None:
         """Returns the records of a save if it is valid, else None."""
         records = self.complete(number)
@@ -302,7 +290,13 @@ class Section:
 
     def writers_with_records(self, area: int) -> list[int]:
         """Returns the processes that have a record of any save in an area."""
-        return [int(writer) for writer in np.flatnonzero(np.any(self.words(area), axis=0))]
+        begin = self.geometry.area(area)
+        pages = (
+            self.devices.read(device, begin, layout.RECORDS_BYTES).view(np.uint64)
+            for device in self.geometry.mirrors
+        )
+        found = np.any([page[:: layout.RECORD_BYTES // 8] for page in pages], axis=0)
+        return np.flatnonzero(found).tolist()
 
     def _records(self, number: int, writer: int) -> dict[int, Record | None]:
         return {d: self.record_on(d, number, writer) for d in self.geometry.mirrors}
