@@ -44,15 +44,7 @@ void BindSessions(nb::module_& m) {
       .def("lock", &Sessions::Lock, "timeout_s"_a, Unlocked())
       .def("unlock", &Sessions::Unlock)
       .def("check_locked", &Sessions::CheckLocked)
-      .def(
-          "damaged",
-          [](const Sessions& self) {
-            std::vector<std::pair<int, uint64_t>> found;
-            for (const auto& [device, offset] : self.Damaged())
-              found.emplace_back(device, offset);
-            return found;
-          },
-          Unlocked());
+      .def("damaged", &Sessions::Damaged, Unlocked());
 }
 
 }  // namespace jax_cxl

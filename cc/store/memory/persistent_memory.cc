@@ -103,16 +103,6 @@ Result<std::byte*> PersistentMemory::Find(int device, uint64_t offset,
                "; please report this to jax_cxl");
 }
 
-Result<uint64_t*> PersistentMemory::FindWord(int device,
-                                             uint64_t offset) const {
-  CXL_ASSIGN_OR_RETURN(std::byte* const at,
-                       Find(device, offset, sizeof(uint64_t)));
-  if (offset % sizeof(uint64_t) == 0) return reinterpret_cast<uint64_t*>(at);
-  return Error(Code::kInvalidArgument,
-               "a word must start at a multiple of 8, not at ", offset,
-               "; please report this to jax_cxl");
-}
-
 Status PersistentMemory::CheckIntact(int device) const {
   const KeptPath& path = path_of(device);
   if (!path.lost.empty()) return Error(Code::kDataLoss, path.lost);
@@ -166,15 +156,18 @@ Status PersistentMemory::Read(int device, uint64_t offset,
 
 Status PersistentMemory::StoreWord(int device, uint64_t offset,
                                    uint64_t value) const {
-  CXL_ASSIGN_OR_RETURN(uint64_t* const to, FindWord(device, offset));
+  CXL_ASSIGN_OR_RETURN(std::byte* const to,
+                       Find(device, offset, sizeof(value)));
   CXL_RETURN_IF_ERROR(CheckIntact(device));
-  coherence_.StoreFlag(to, value);
+  coherence_.StoreFlag(reinterpret_cast<uint64_t*>(to), value);
   return CheckIntact(device);
 }
 
 Result<uint64_t> PersistentMemory::LoadWord(int device, uint64_t offset) const {
-  CXL_ASSIGN_OR_RETURN(const uint64_t* const from, FindWord(device, offset));
-  const uint64_t value = coherence_.LoadFlag(from);
+  CXL_ASSIGN_OR_RETURN(const std::byte* const from,
+                       Find(device, offset, sizeof(uint64_t)));
+  const uint64_t value =
+      coherence_.LoadFlag(reinterpret_cast<const uint64_t*>(from));
   CXL_RETURN_IF_ERROR(CheckIntact(device));
   return value;
 }

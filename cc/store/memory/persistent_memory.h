@@ -103,7 +103,6 @@ class PersistentMemory {
 
   Status Map(const PoolSpec& spec);
   Result<std::byte*> Find(int device, uint64_t offset, uint64_t bytes) const;
-  Result<uint64_t*> FindWord(int device, uint64_t offset) const;
   const KeptPath& path_of(int device) const;
 
   Mapping mapped_;  // Destroyed after the members that use it.

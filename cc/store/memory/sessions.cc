@@ -148,28 +148,29 @@ bool Sessions::IsDamaged(int device, int slot) const {
          std::end(process.boot_id)[-1] != 0 || std::end(process.host)[-1] != 0;
 }
 
-std::vector<Sessions::DamagedSlot> Sessions::Damaged() const {
-  std::vector<DamagedSlot> found;
+std::vector<std::pair<int, uint64_t>> Sessions::Damaged() const {
+  std::vector<std::pair<int, uint64_t>> found;
   for (int slot = 0; slot < kMaxSessions; ++slot)
     for (int device : devices_)
-      if (IsDamaged(device, slot)) found.push_back({device, OffsetOf(slot, 0)});
+      if (IsDamaged(device, slot))
+        found.emplace_back(device, OffsetOf(slot, 0));
   if (found.empty()) return found;
   // Look again: a repair may be clearing the table.
   std::this_thread::sleep_for(kSettle);
-  std::erase_if(found, [&](const DamagedSlot& damaged) {
-    const uint64_t slot = (damaged.offset - offset_) / sizeof(SessionSlot);
-    return !IsDamaged(damaged.device, static_cast<int>(slot));
+  std::erase_if(found, [&](const auto& at) {
+    const uint64_t slot = (at.second - offset_) / sizeof(SessionSlot);
+    return !IsDamaged(at.first, static_cast<int>(slot));
   });
   return found;
 }
 
 Status Sessions::CheckDamage() const {
-  const std::vector<DamagedSlot> found = Damaged();
+  const auto found = Damaged();
   if (found.empty()) return OkStatus();
+  const auto [device, offset] = found[0];
   return Error(Code::kDataLoss,
                "the table of sessions of this store is damaged (", found.size(),
-               " slots, the first at offset ", found[0].offset, " of device ",
-               found[0].device,
+               " slots, the first at offset ", offset, " of device ", device,
                "). End all programs that use the store, then repair it by "
                "`python -m jax_cxl store repair`");
 }

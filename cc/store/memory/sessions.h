@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc/base/process_identity.h"
@@ -114,13 +115,9 @@ class Sessions {
   // Fails if this process may have lost the lock because it was stopped.
   Status CheckLocked();
 
-  // A slot with words that no process stores, on one device. If no process uses
-  // the memory, zeros repair it.
-  struct DamagedSlot {
-    int device;
-    uint64_t offset;
-  };
-  std::vector<DamagedSlot> Damaged() const;
+  // Returns devices and offsets of slots with words that no process stores. If
+  // no process uses the memory, zeros repair them.
+  std::vector<std::pair<int, uint64_t>> Damaged() const;
 
  private:
   struct Seen {

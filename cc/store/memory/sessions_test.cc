@@ -246,7 +246,7 @@ TEST_F(EndedTest, DamageIsNamed) {
     EXPECT_TRUE(session.AddLease(7).ok()) << "there are other slots";
     ExpectRefused(session.Lock(60), Code::kDataLoss, "store repair");
     ASSERT_EQ(session.Damaged().size(), 1u);
-    EXPECT_EQ(session.Damaged()[0].offset, kTable + 9 * sizeof(SessionSlot));
+    EXPECT_EQ(session.Damaged()[0].second, kTable + 9 * sizeof(SessionSlot));
     ASSERT_TRUE(store(9, at, 0));
     EXPECT_TRUE(session.Lock(60).ok());
     session.Unlock();
