@@ -28,7 +28,6 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl._store import agreement
-from jax_cxl._store.writing import joining
 
 _LEAVES = flags.DEFINE_integer("leaves", 10000, "Leaves of the tree.")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repeats.")
@@ -82,8 +81,9 @@ def main(_) -> None:
     for _round in range(_REPEATS.value + 1):
         with jax_cxl.Snapshots(where) as snapshots:
             for what in ("first save", "second save", "third save", "later save", "later save"):
-                # Waits until the programs of the second save have been compiled.
-                joining._thread().submit(int).result()
+                if what == "third save":
+                    # Waits until the programs of the second save have been compiled.
+                    snapshots._publisher._selection[2]._joiner._groups.result()
                 tree = jax.block_until_ready(jax.tree.map(lambda x: x + 1, tree))
                 step += 1
                 save = functools.partial(snapshots.save, step, tree)

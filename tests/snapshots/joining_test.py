@@ -29,7 +29,7 @@ class JoiningTest(parameterized.TestCase):
         for step in range(2):
             snapshots.save(step, tree)
         self.assertEqual(self.joined, 0)
-        joining._thread().submit(int).result()  # Programs have been compiled.
+        snapshots._publisher._selection[2]._joiner._groups.result()  # Programs are compiled.
 
     @parameterized.parameters(range(4))
     def test_random_trees(self, seed):

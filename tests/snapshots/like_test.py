@@ -171,7 +171,7 @@ class CopiesTest(parameterized.TestCase):
         self.assertLen(seen, len(range(0, len(bits), 7)) + 2)
 
     def _sum(self, x):
-        return shard_bytes.DeviceSum(gpu_programs.sums([jnp.asarray(x)])[0]).checksum()
+        return shard_bytes.sum_of(gpu_programs.sums([jnp.asarray(x)])[0])
 
 
 class PlaceTest(absltest.TestCase):

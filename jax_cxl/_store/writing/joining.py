@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,7 +67,9 @@ class Joiner:
                 for leaf, x in arrays.items()
                 if hasattr(x, "sharding")
             }
-            self._groups = _thread().submit(_groups, forms, shards)
+            thread = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
+            self._groups = thread.submit(_groups, forms, shards)
+            thread.shutdown(wait=False)
 
     def join(self, arrays: Mapping[int, Any], views: list[Any]) -> int:
         """Puts views of the shards into a list, once programs are compiled; returns how many."""
@@ -145,11 +146,3 @@ def _compiled(devices: Any, forms: Sequence[jax.ShapeDtypeStruct]) -> Any:
 def _register() -> None:
     stages = {"execute": _core.JOIN_HANDLER}
     jax.ffi.register_ffi_target(_TARGET, stages, platform="cpu")
-
-
-@functools.cache
-def _thread() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
-
-
-os.register_at_fork(after_in_child=_thread.cache_clear)  # A child does not have the thread.

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,7 +19,6 @@ from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import device_copies, shard_bytes
 from jax_cxl._store.writing.shard_bytes import (
     DeviceBytes,
-    DeviceSum,
     HostBytes,
     hold,
     hold_sums,
@@ -48,11 +47,11 @@ class Batch:
       parts: the parts of the arrays that this process writes, each with its bytes, in order. If
         some may be in the memory of GPUs, this is a list. Otherwise it may be an iterator, which
         yields them only once.
-      copies: copies of replicated arrays, each with the source of its checksum.
+      copies: copies of replicated arrays, each with a function that returns its checksum.
     """
 
     parts: Iterable[tuple[place.Part, Bytes | DeviceBytes]]
-    copies: Iterable[tuple[place.Copy, HostBytes | DeviceSum]]
+    copies: Iterable[tuple[place.Copy, Callable[[], int]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,8 +171,8 @@ def _summed(batches: Iterable[Batch], sums: place.Sums) -> Iterator[Batch]:
     """Adds the checksums of each batch to the sums once the batch has been written."""
     for batch in batches:
         yield batch
-        for copy, held in batch.copies:
-            sums.add(copy, held.checksum())
+        for copy, sum_ in batch.copies:
+            sums.add(copy, sum_())
 
 
 def _blocks(parts: Iterable[tuple[place.Part, Any]]) -> Iterator[np.ndarray]:
@@ -314,7 +313,10 @@ class Selection:
         # that writes the parts.
         return Batch(
             ((part, HostBytes(views[shard], part.start, part.end)) for part, shard in parts),
-            ((of, HostBytes(views[shard], 0, views[shard].nbytes)) for of, shard in copies),
+            (
+                (of, HostBytes(views[shard], 0, views[shard].nbytes).checksum)
+                for of, shard in copies
+            ),
         )
 
     def _views(self, arrays: Mapping[int, Any]) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Bytes of a shard of an array, held until they are saved."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -62,19 +62,6 @@ class DeviceBytes:
         return address + self._start
 
 
-class DeviceSum:
-    """The checksum of an array in the memory of a GPU, which the GPU computes."""
-
-    def __init__(self, words: "jax.Array"):
-        """Holds two words of 32 bits, which may not have been computed yet."""
-        self._words = words
-
-    def checksum(self) -> int:
-        """Waits for the words; returns the checksum."""
-        low, high = np.asarray(self._words)
-        return int(high) << 32 | int(low)
-
-
 def view(array: Any) -> np.ndarray:
     """Returns a view of an array on one device of this host, once its values have been computed.
 
@@ -121,28 +108,34 @@ def hold(ranges: Sequence[Range], copy: bool, owned: bool = False) -> list[HostB
     return cast(list[HostBytes | DeviceBytes], held)
 
 
-def hold_sums(arrays: "Sequence[jax.Array]") -> list[HostBytes | DeviceSum]:
-    """Returns objects that return the checksums of arrays later, even if the arrays are donated.
+def hold_sums(arrays: "Sequence[jax.Array]") -> list[Callable[[], int]]:
+    """Returns functions that return the checksums of arrays later, even if these are donated.
 
     Arrays with equal bytes have equal checksums if their devices are of the same kind. (CPUs and
     GPUs compute different checksums.)
     """
-    held: list[HostBytes | DeviceSum | None] = []
+    held: list[Callable[[], int] | None] = []
     on_gpu: dict[Any, list[int]] = {}
     for number, array in enumerate(arrays):
         if is_on_gpu(array):
             on_gpu.setdefault(frozenset(array.devices()), []).append(number)
             held.append(None)
         else:
-            held.append(HostBytes(array, 0, array.size * array.dtype.itemsize))
+            held.append(HostBytes(array, 0, array.size * array.dtype.itemsize).checksum)
     for numbers in on_gpu.values():
         from jax_cxl._store.writing import gpu_programs
 
         for number, words in zip(
             numbers, gpu_programs.sums([arrays[n] for n in numbers]), strict=True
         ):
-            held[number] = DeviceSum(words)
-    return cast(list[HostBytes | DeviceSum], held)
+            held[number] = functools.partial(sum_of, words)
+    return cast(list[Callable[[], int]], held)
+
+
+def sum_of(words: "jax.Array") -> int:
+    """Waits for the two words of a checksum that a GPU computes; returns the checksum."""
+    low, high = np.asarray(words)
+    return int(high) << 32 | int(low)
 
 
 def is_on_gpu(array: Any) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._store.writing import joining
 
 _WHERE = flags.DEFINE_string("where", None, "URI of the snapshots.", required=True)
 
@@ -28,8 +27,9 @@ def main(_):
                 for a, b in zip(saved.addressable_shards, found.addressable_shards, strict=True):
                     np.testing.assert_array_equal(a.data, b.data)
             tree = [x + 1 for x in tree]
-            joining._thread().submit(int).result()  # Programs have been compiled.
-        selection = snapshots._publisher._selection[2]
+            selection = snapshots._publisher._selection[2]
+            if selection._joiner is not None:
+                selection._joiner._groups.result()  # Programs have been compiled.
         views = [None] * len(selection._chosen.shards)
         joined = selection._joiner.join(dict(enumerate(tree)), views)
     print(f"joined {joined} arrays", flush=True)
