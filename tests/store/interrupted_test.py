@@ -68,7 +68,7 @@ class ThreadsTest(harness.StoreTest):
             publish(store, "a", X + 2)
             np.testing.assert_array_equal(store.read("a").tree["x"], X + 2)
 
-    @parameterized.parameters("_begun", "_first", "take", "next_number")
+    @parameterized.parameters("_begun", "take", "next_number")
     def test_an_interrupt_leaves_a_name_that_can_be_published(self, step):
         def interrupt():
             raise KeyboardInterrupt
