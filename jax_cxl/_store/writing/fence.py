@@ -16,13 +16,16 @@ later version.
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Sequence
 
 from jax_cxl import errors
+from jax_cxl._job import configuration
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.layout import Claim, Record
 from jax_cxl._store.memory.section import OvertakenError, Section
 
+_POLL_SECONDS = 0.002
 _SPARED = 16  # A new claim does not overwrite this many of the last claims.
 
 
@@ -134,12 +137,31 @@ def delete(section: Section) -> None:
 
 def next_number(
     section: Section, last: int, newest_valid: int, base: int, version: int
-) -> tuple[Record | None, int] | None:
+) -> tuple[Record | None, int]:
     """Begins the next save: chooses its number, and erases the version that is in its area.
 
-    The versions `newest_valid` and `base` stay. Returns the first process's record of the erased
-    version, and the number; None if processes read the versions in all other areas.
+    The versions `newest_valid` and `base` stay. Waits while processes read the versions in all
+    other areas. Returns the first process's record of the erased version, and the number.
     """
+    end = time.monotonic() + configuration.from_environment().timeout
+    while (found := _next_number(section, last, newest_valid, base, version)) is None:
+        if time.monotonic() > end:
+            readers = [
+                who
+                for area in range(section.geometry.areas)
+                for who in catalog.holders(section.devices, section.entry, area)
+            ]
+            raise errors.StoreError(
+                f"all memory of {section.text} is being read, by {', '.join(readers)}: close"
+                " views that are no longer needed, or make the name with a larger keep"
+            )
+        time.sleep(_POLL_SECONDS)
+    return found
+
+
+def _next_number(
+    section: Section, last: int, newest_valid: int, base: int, version: int
+) -> tuple[Record | None, int] | None:
     claim = section.claim
     assert claim is not None
     areas = section.geometry.areas

@@ -1,17 +1,14 @@
 """Saves versions of one name, together with the other processes of the job."""
 
 import concurrent.futures
-import functools
 import json
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from jax_cxl import errors
-from jax_cxl._job import configuration
 from jax_cxl._store import agreement, arguments
-from jax_cxl._store.memory import catalog, layout, opening
+from jax_cxl._store.memory import layout, opening
 from jax_cxl._store.memory.layout import Claim
 from jax_cxl._store.memory.section import OvertakenError, Section, differing
 from jax_cxl._store.trees import flatten, place, pytrees
@@ -19,7 +16,6 @@ from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import fence, problems, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 
-_POLL_SECONDS = 0.002
 Batches = TypeVar("Batches", bound=Iterable[saving.Batch])
 
 
@@ -155,7 +151,9 @@ class Publisher:
             description = together.agree(flat, version)
             needed = description.section_bytes(flat.values, section.geometry)
             section.check_room(needed)
-            old, number = together.number(functools.partial(self._begin, version))
+            base = self._base if self.last == self._agreed else 0
+            numbers = self.last, self._newest, base, version
+            old, number = together.number(lambda: fence.next_number(section, *numbers))
             selection = self._select(flat, description, together.own)
             flat = flatten.Flat(description, flat.arrays, flat.values)
             batches = batches_of(flat, selection)
@@ -304,37 +302,12 @@ class Publisher:
         self._newest = max(self._newest, number)
         self.last = self._agreed = max(self.last, number)
 
-    def _begin(self, version: int) -> tuple[Any, int]:
-        """Begins the next save: chooses its number, and erases the old version in its area.
-
-        Returns this process's record of the old version (None if there was none), and the number.
-        """
-        section = self.section
-        base = self._base if self.last == self._agreed else 0
-        end = time.monotonic() + configuration.from_environment().timeout
-        while True:
-            found = fence.next_number(section, self.last, self._newest, base, version)
-            if found is not None:
-                return found
-            if time.monotonic() > end:
-                readers = [
-                    who
-                    for area in range(section.geometry.areas)
-                    for who in catalog.holders(section.devices, section.entry, area)
-                ]
-                raise errors.StoreError(
-                    f"all memory of {section.text} is being read, by {', '.join(readers)}: close"
-                    f" views that are no longer needed, or make the name with a larger keep"
-                )
-            time.sleep(_POLL_SECONDS)
-
     def _wait(self, together: SaveAgreement, timeout: float | None) -> None:
         if self._saving is None:
             return
         self._saving.result()
-        together.wait(self._not_written, timeout, f"written their parts of a {self.section.what}")
-        records = self.section.complete(self.last)
-        if records and (columns := differing(records)):
+        records = together.wait(self.last, timeout)
+        if columns := differing(records):
             raise errors.MismatchError(
                 f"{self.section.text_of(records[0].version)} is not valid, because devices that"
                 f" share a replicated array hold different values: {self._names(columns)}. Make the"
@@ -348,18 +321,6 @@ class Publisher:
         assert self._selection is not None
         found = place.copied_leaves(self._selection[0].leaves, columns)
         return found[0] if len(found) == 1 else f"one of {', '.join(found[:8])}"
-
-    def _not_written(self) -> Sequence[int]:
-        if self.section.complete(self.last):
-            return []
-        assert self._agreement is not None
-        written = self.last, self._agreement.token
-        missing = []
-        for writer, process in enumerate(self._agreement.writers):
-            record = self.section.record(self.last, writer)
-            if record is None or (record.number, record.token) != written:
-                missing.append(process)
-        return missing
 
     def _give_up(self, together: SaveAgreement, error: BaseException) -> None:
         """Tells the others why this process cannot save. All agree again before the next save."""

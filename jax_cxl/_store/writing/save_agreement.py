@@ -8,13 +8,14 @@ write, it leaves a note in the memory, because they are in no exchange then.
 import contextlib
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._job import configuration
 from jax_cxl._store import agreement
 from jax_cxl._store.memory import checksum, layout
+from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves
 from jax_cxl._store.trees.description import Description, merge
@@ -72,25 +73,34 @@ class SaveAgreement:
             with contextlib.suppress(errors.CxlError):
                 self._exchange(text.encode(), _CANNOT, 0)
 
-    def wait(self, missing: Callable[[], Sequence[int]], timeout: float | None, what: str) -> None:
-        """Waits until `missing` returns no process; `what` is what those have not done yet."""
+    def wait(self, number: int, timeout: float | None) -> Records:
+        """Waits until all processes have written their parts of a save; returns their records."""
+        section = self._section
+        what = f"written their parts of a {section.what}"
         seconds = configuration.from_environment().timeout if timeout is None else timeout
         end = time.monotonic() + seconds
-        while processes := missing():
+        while (records := section.complete(number)) is None:
+            processes = []
             for writer, process in enumerate(self.writers):
-                problem = read_note(self._section, writer, self.token)
+                problem = read_note(section, writer, self.token)
                 if problem and writer != self.own:
                     raise _could_not_save(process, problem)
-            if (lost := agreement.lost_rank(processes)) is not None and missing():
+                record = section.record(number, writer)
+                if record is None or (record.number, record.token) != (number, self.token):
+                    processes.append(process)
+            if (lost := agreement.lost_rank(processes)) is not None and not section.complete(
+                number
+            ):
                 error = errors.PeerLostError(f"rank {lost} was lost before it had {what}")
                 error.rank = lost
                 raise error
             if time.monotonic() > end:
                 raise errors.CollectiveTimeoutError(
-                    f"processes {list(processes)} have not {what} within {seconds:g} s: look at"
+                    f"processes {processes} have not {what} within {seconds:g} s: look at"
                     " what they do, or wait longer (timeout=, JAX_CXL_TIMEOUT)"
                 )
             time.sleep(_POLL_SECONDS)
+        return records
 
     def _exchange(
         self, data: bytes, can: bytes = _CAN, timeout: float | None = None
