@@ -189,7 +189,7 @@ def _publish(own: stripes.Stripes, table: np.ndarray, blocks: range, on_host: se
         own.section.devices.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
     for block in blocks:
         if block in on_host:
-            table[block] = checksum.of(_view(own, block))
+            table[block] = checksum.of(view(own, block))
 
 
 def _checksums_on_gpus(
@@ -219,12 +219,8 @@ def _checksums_on_gpus(
     return rest
 
 
-def views(own: stripes.Stripes, first: int, count: int) -> Iterator[np.ndarray]:
-    """Yields views of some consecutive blocks, as they lie in the memory."""
-    return (_view(own, block) for block in range(first, first + count))
-
-
-def _view(own: stripes.Stripes, block: int) -> np.ndarray:
+def view(own: stripes.Stripes, block: int) -> np.ndarray:
+    """Returns a view of a block, as it lies in the memory."""
     core = own.section.devices.core
     start = core.address(*own.place(block)) - core.base
     return own.section.devices.mapped[start : start + layout.BLOCK_BYTES]

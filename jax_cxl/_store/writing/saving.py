@@ -230,9 +230,9 @@ class _Output:
         if self._parity is None:  # There is nothing to compute from them.
             self._next += count
             return
-        for block in device_copies.views(self._own, self._next, count):
+        for block in range(self._next, self._next + count):
             self._changed = True
-            self._count(block)
+            self._count(device_copies.view(self._own, block))
 
     def _count(self, block: np.ndarray) -> None:
         if self._parity is not None:
