@@ -31,9 +31,7 @@ constexpr size_t kIdentity = offsetof(SessionSlot, identity) / 8;
 constexpr size_t kHeartbeat = offsetof(SessionSlot, heartbeat) / 8;
 constexpr size_t kChoosing = offsetof(SessionSlot, choosing) / 8;
 constexpr size_t kTicket = offsetof(SessionSlot, ticket) / 8;
-constexpr size_t kProcess = offsetof(SessionSlot, process) / 8;
 constexpr size_t kLeases = offsetof(SessionSlot, leases) / 8;
-constexpr size_t kProcessWords = sizeof(ProcessIdentity) / 8;
 
 // Tickets are small: they grow only while processes wait for the lock.
 constexpr uint64_t kTickets = uint64_t{1} << 32;
@@ -112,34 +110,31 @@ uint64_t Sessions::LoadMax(int slot, size_t word) const {
 }
 
 // Loads a slot, word by word, because the slot's owner may be changing it.
-Result<SessionSlot> Sessions::ReadSlot(int slot) const {
-  Status status = Error(Code::kDataLoss,
-                        "no device has a table of sessions; repair the memory "
-                        "(python -m jax_cxl store repair)");
-  for (int device : devices_) {
-    SessionWords words;
-    status = OkStatus();
-    for (size_t i = 0; i < words.size() && status.ok(); ++i) {
-      Result<uint64_t> word = memory_.LoadWord(device, OffsetOf(slot, i));
-      status = word.status();
-      if (word.ok()) words[i] = *word;
-    }
-    if (status.ok()) return std::bit_cast<SessionSlot>(words);
+Result<SessionSlot> Sessions::ReadSlot(int device, int slot) const {
+  SessionWords words;
+  for (size_t i = 0; i < words.size(); ++i) {
+    CXL_ASSIGN_OR_RETURN(words[i], memory_.LoadWord(device, OffsetOf(slot, i)));
   }
-  return status;
+  return std::bit_cast<SessionSlot>(words);
+}
+
+Result<SessionSlot> Sessions::ReadSlot(int slot) const {
+  Result<SessionSlot> read =
+      Error(Code::kDataLoss,
+            "no device has a table of sessions; repair the memory "
+            "(python -m jax_cxl store repair)");
+  for (int device : devices_)
+    if ((read = ReadSlot(device, slot)).ok()) break;
+  return read;
 }
 
 // Each word is judged alone, because the slot's owner may be changing the slot,
 // or may have been killed while it did.
 bool Sessions::IsDamaged(int device, int slot) const {
-  const auto load = [&](size_t i) {
-    const Result<uint64_t> word = memory_.LoadWord(device, OffsetOf(slot, i));
-    return word.ok() ? *word : 0;  // A lost device is left out.
-  };
-  if (load(kChoosing) > 1 || load(kTicket) >= kTickets) return true;
-  std::array<uint64_t, kProcessWords> words;
-  for (size_t i = 0; i < kProcessWords; ++i) words[i] = load(kProcess + i);
-  const auto process = std::bit_cast<ProcessIdentity>(words);
+  const Result<SessionSlot> read = ReadSlot(device, slot);
+  if (!read.ok()) return false;  // A lost device is left out.
+  if (read->choosing > 1 || read->ticket >= kTickets) return true;
+  const ProcessIdentity& process = read->process;
   const auto printable = [](char c) {
     return c == 0 || (c >= ' ' && c <= '~');
   };
@@ -173,15 +168,6 @@ Status Sessions::CheckDamage() const {
                " slots, the first at offset ", offset, " of device ", device,
                "). End all programs that use the store, then repair it by "
                "`python -m jax_cxl store repair`");
-}
-
-bool Sessions::Leases(int device, int slot, uint64_t what) const {
-  for (int i = 0; i < kMaxLeases; ++i) {
-    const Result<uint64_t> word =
-        memory_.LoadWord(device, OffsetOf(slot, kLeases + i));
-    if (word.ok() && *word == what) return true;
-  }
-  return false;
 }
 
 bool Sessions::IsLiving(int slot, const SessionSlot& read) {
@@ -314,10 +300,10 @@ Result<std::vector<std::string>> Sessions::HoldersOf(uint64_t what) {
   for (int slot = 0; slot < kMaxSessions; ++slot) {
     if (LoadMax(slot, kIdentity) == 0) continue;
     for (int device : devices_) {
-      if (!Leases(device, slot, what)) continue;
-      CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
-      if (IsLiving(slot, read))
-        holders.push_back(DescribeProcess(read.process));
+      const Result<SessionSlot> read = ReadSlot(device, slot);
+      if (!read.ok() || std::ranges::count(read->leases, what) == 0) continue;
+      if (IsLiving(slot, *read))
+        holders.push_back(DescribeProcess(read->process));
       break;
     }
   }

@@ -136,11 +136,11 @@ class Sessions {
   // Returns the value of a slot's word on each device that can be read.
   std::vector<uint64_t> Load(int slot, size_t word) const;
   uint64_t LoadMax(int slot, size_t word) const;
+  Result<SessionSlot> ReadSlot(int device, int slot) const;
+  // Reads a slot on the first device that can be read.
   Result<SessionSlot> ReadSlot(int slot) const;
   bool IsDamaged(int device, int slot) const;
   Status CheckDamage() const;  // kDataLoss if a slot is damaged
-  // Returns whether a slot has a lease for `what`.
-  bool Leases(int device, int slot, uint64_t what) const;
   bool IsLiving(int slot, const SessionSlot& read);
   Result<bool> TryToTake(int slot, uint64_t identity);
   Status WaitFor(int slot, int own, uint64_t ticket,
