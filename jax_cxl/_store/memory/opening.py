@@ -64,18 +64,14 @@ def open_devices(
                 f"{core.path(device)} was made with {_describe(superblock)}, and this is"
                 f" {_describe(expect(device))}"
             )
-    if found and len(blank) > parity:
-        problems |= {
-            device: (
+    for device, problem in blank.items():
+        if found and len(blank) > parity:
+            problems[device] = (
                 f"{problem}, but other paths hold a store, and with parity={parity} only {parity}"
                 " may be lost"
             )
-            for device, problem in blank.items()
-        }
-    if not found:
-        problems |= {
-            d: problem for d, problem in blank.items() if not problem.endswith(superblocks.EMPTY)
-        }
+        elif not found and not problem.endswith(superblocks.EMPTY):
+            problems[device] = problem
     if problems:
         raise errors.StoreError(
             f"{where!r} cannot hold this store: {problems[min(problems)]}. Name another"

@@ -40,9 +40,8 @@ def read(
                 blank[device] = f"{core.path(device)}: {error}"
             except ValueError as error:
                 problems[device] = f"{core.path(device)}: {error}"
-        if len(found) == len(pages) or not any(map(any, itertools.chain(*pages))):
-            return found, problems, blank
-        if pages == before:
+        is_new = not any(map(any, itertools.chain(*pages)))
+        if len(found) == len(pages) or is_new or pages == before:
             return found, problems, blank
         time.sleep(SETTLE_SECONDS)
         before = pages

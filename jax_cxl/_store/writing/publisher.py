@@ -234,12 +234,12 @@ class Publisher:
             last = max(last, self._section.last_number())
             claimed = fence.newest(self._section)
         own_words = [operation, str(geometry), problems.in_words(problem)]
-        own_numbers = [last, layout.random_word(), claimed]
-        data = json.dumps([own_words, own_numbers]).encode()
-        words, numbers = zip(*map(json.loads, agreement.gather_bytes(data)), strict=True)
+        own_state = [last, layout.random_word(), claimed]
+        data = json.dumps([own_words, own_state]).encode()
+        words, states = zip(*map(json.loads, agreement.gather_bytes(data)), strict=True)
         writers = tuple(agreement.processes())
         problems.check_words(words, writers, problem)
-        lasts, tokens, claims = zip(*numbers, strict=True)
+        lasts, tokens, claims = zip(*states, strict=True)
         self.last = self._agreed = max(lasts)
         section = self.section
         self._incarnation, section.claim = max(claims), None
