@@ -1,14 +1,11 @@
 """A version whose arrays are written one after another, as soon as each is available."""
 
-import collections
 import concurrent.futures
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jax_cxl._store.writing.saving import Batch, Selection
-
-_WAITING = 1  # Batches that wait while another batch is being written.
 
 
 class Stream:
@@ -21,7 +18,7 @@ class Stream:
         self._selection, self._num_leaves, self._fail = selection, num_leaves, fail
         self._next = 0  # the next leaf
         self._changed = threading.Condition()
-        self._batches: collections.deque[Batch] = collections.deque()
+        self._waiting: Batch | None = None  # while another batch is being written
         self._ended = self._stopped = False
         self._problem: BaseException | None = None
 
@@ -36,10 +33,10 @@ class Stream:
         self._next += len(numbers)
         batch = self._selection.hold(arrays, copy=False, owned=True)
         with self._changed:
-            self._changed.wait_for(lambda: len(self._batches) < _WAITING or self._stopped)
+            self._changed.wait_for(lambda: self._waiting is None or self._stopped)
             if self._stopped:
                 raise self._problem or RuntimeError("the version has been closed")
-            self._batches.append(batch)
+            self._waiting = batch
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -61,18 +58,17 @@ class Stream:
         with self._changed:
             self._stopped = True
             self._problem = self._problem or thread.exception()
-            self._batches.clear()
+            self._waiting = None
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[Batch]:
-        while (batch := self._take()) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended or self._problem)
+                if self._problem is not None:
+                    raise self._problem
+                if self._waiting is None:
+                    return
+                batch, self._waiting = self._waiting, None
+                self._changed.notify_all()
             yield batch
-
-    def _take(self) -> Batch | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._batches or self._ended or self._problem)
-            if self._problem is not None:
-                raise self._problem
-            batch = self._batches.popleft() if self._batches else None
-            self._changed.notify_all()
-            return batch
