@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cc/engine/kernels/kernels.h"
+#include "cc/testing/reference/reduce_reference.h"
 
 namespace {
 
@@ -66,7 +67,7 @@ int main(int argc, char** argv) {
   for (int d = 0; d < jax_cxl::kNumDTypes; ++d) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax}) {
       const auto dtype = static_cast<DType>(d);
-      if (!jax_cxl::cpu::CanReduce(dtype, op)) continue;
+      if (!jax_cxl::cpu::reference::CanReduce(dtype, op)) continue;
       const auto name = jax_cxl::DTypeName(dtype);
       const auto op_name = jax_cxl::ReduceOpName(op);
       std::printf("%-20.*s %5.*s", static_cast<int>(name.size()), name.data(),

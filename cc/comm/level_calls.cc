@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "cc/base/ticks.h"
-#include "cc/engine/kernels/kernels.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -92,14 +91,10 @@ LevelCalls::LevelCalls(Completions* completions, StartCall start_call,
       failed_(std::move(failed)),
       timeout_(options.timeout_s),
       past_caches_bytes_(options.tuning.past_caches_bytes),
-      watcher_([this] { Watch(); }) {}
+      watcher_([this](const std::stop_token& stop) { Watch(stop); }) {}
 
 LevelCalls::~LevelCalls() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
+  watcher_.request_stop();
   watcher_.join();
   for (auto& [key, waiting] : waiting_) Fail(std::move(waiting), WasShutDown());
 }
@@ -107,15 +102,7 @@ LevelCalls::~LevelCalls() {
 std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
                                         const cpu::Grid& grid,
                                         std::unique_ptr<Call> call) {
-  const plan::Request& request = call->request;
-  if (!cpu::HasLevels(request.op) ||
-      (plan::Reduces(request.op) &&
-       !cpu::CanReduce(call->dtype, call->reduce_op)))
-    return Error(Code::kUnimplemented, DescribeText(*call),
-                 " cannot run in levels; call it with levels=False");
-  const auto at = std::ranges::find(grid.at, request.rank) - grid.at.begin();
-  const auto process = static_cast<int>(at / grid.per_process);
-  const auto self = static_cast<int>(at % grid.per_process);
+  const auto [process, self] = grid.Find(call->request.rank);
   std::vector<std::unique_ptr<Call>> arrived;
   {
     std::lock_guard lock(mutex_);
@@ -176,12 +163,13 @@ void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
     running->FinishPart(*status);
 }
 
-void LevelCalls::Watch() {
+void LevelCalls::Watch(const std::stop_token& stop) {
   prctl(PR_SET_NAME, "jax_cxl_levels");
   std::unique_lock lock(mutex_);
-  while (!stop_) {
-    wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
-    wake_.wait_for(lock, kWatchInterval, [this] { return stop_; });
+  for (;;) {
+    wake_.wait(lock, stop, [this] { return !waiting_.empty(); });
+    wake_.wait_for(lock, stop, kWatchInterval, [] { return false; });
+    if (stop.stop_requested()) return;
     const Clock::time_point now = Clock::now();
     for (auto next = waiting_.begin(); next != waiting_.end();) {
       auto entry = next++;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -77,7 +78,7 @@ class LevelCalls {
   // is number `process` in the grid.
   void StartPart(const std::shared_ptr<Running>& running, int process,
                  int member, const std::vector<int32_t>& ranks);
-  void Watch();
+  void Watch(const std::stop_token& stop);
   void NoteWaits(Waiting* waiting);
   Status Expired(const Waiting& waiting, Clock::time_point now) const;
   void Fail(Waiting waiting, const Status& status);
@@ -89,10 +90,9 @@ class LevelCalls {
   const std::chrono::duration<double> timeout_;
   const uint64_t past_caches_bytes_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable_any wake_;
   std::map<Key, Waiting> waiting_;
-  bool stop_ = false;
-  std::thread watcher_;
+  std::jthread watcher_;
 };
 
 }  // namespace jax_cxl::comm

@@ -248,15 +248,6 @@ TEST_F(LevelCallsTest, TheEndFailsCallsThatWait) {
             Code::kFailedPrecondition);
 }
 
-TEST_F(LevelCallsTest, RefusesOperationsWithoutLevels) {
-  auto calls = Make();
-  Member member;
-  const auto status = calls->Start(RanksOf(GridOf(1)), GridOf(1),
-                                   MakeCall(Op::kScan, 1, 4, 0, 3, &member));
-  ASSERT_TRUE(status.has_value());
-  EXPECT_EQ(status->code(), Code::kUnimplemented);
-}
-
 // A part that fails ends the calls of all ranks of the process, after the other
 // parts have ended.
 TEST_F(LevelCallsTest, AnErrorOfAPartEndsAllCalls) {

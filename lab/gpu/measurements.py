@@ -163,7 +163,7 @@ def snapshots(suite: Suite) -> Record:
 
 
 # Flags for the small model that --platform=cpu uses to try the suite.
-SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
+_SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
 # XLA's own way to overlap collectives with computation.
 _HIDES = "--xla_gpu_enable_latency_hiding_scheduler=true"
 
@@ -204,7 +204,7 @@ def jit_steps(suite: Suite, xla_flags: Sequence[str], *flags: str) -> list[dict]
         text, _ = suite.launch(
             *("benchmarks/models/jit_training.py", f"--json={path}", "--compilations=0", *flags),
             *("--preset=340m", f"--batch_size={_sequences(suite)}"),
-            *(() if on_gpus else SMALL),
+            *(() if on_gpus else _SMALL),
             **environment if on_gpus else {},
         )
         print(
@@ -226,7 +226,7 @@ def moe(suite: Suite) -> Record:
     environment = {"NCCL_P2P_DISABLE": "1", "XLA_FLAGS": f"{_autotuned(suite)} {_HIDES}"}
     if not on_gpus:
         exchange = ["--sizes=64KiB", "--repeats=1"]
-        step += [*SMALL, "--batch_size=4", "--repeats=1"]
+        step += [*_SMALL, "--batch_size=4", "--repeats=1"]
         environment = {}
     found: Record = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +265,7 @@ def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
         steps = 200
         if not on_gpus:
             steps = 30
-            flags += SMALL
+            flags += _SMALL
         flags += [f"--steps={steps}", f"--evaluate_every={steps}", "--measure"]
         tuned = _autotuned(suite)
         environments = {

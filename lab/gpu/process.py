@@ -120,19 +120,16 @@ class Suite:
         """Whether all ranks run on one GPU."""
         return self.platform == "cuda" and self.gpus < self.ranks
 
-    def launch(
-        self, *command: str, processes: int = 0, devices: int = 0, **options
-    ) -> tuple[str, bool]:
+    def launch(self, *command: str, processes: int = 0, **options) -> tuple[str, bool]:
         """Runs a Python program under the launcher, by default in one process for each rank.
 
         Args:
           command: the program and its arguments.
-          processes: how many processes; 0: one for each rank.
-          devices: number of devices of each process; 0: the ranks, divided by the processes.
+          processes: how many processes, which share the ranks; 0: one for each rank.
           **options: of `run`.
         """
         processes = processes or self.ranks
-        devices = devices or self.ranks // processes
+        devices = self.ranks // processes
         return self.run(
             *(sys.executable, "-m", "jax_cxl.launch", "-n", str(processes), "--no-prefix"),
             *("--devices-per-process", str(devices)),

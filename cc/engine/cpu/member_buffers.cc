@@ -35,10 +35,7 @@ plan::Request MemberBuffers::RequestOf(int process) const {
     request.count =
         (PartBegin(member_ + 1) - PartBegin(member_)) / request.element_bytes;
   if (op_ == Op::kAllToAll) request.count *= grid.per_process;
-  if (op_ == Op::kBroadcast)
-    request.root = static_cast<int>(
-        (std::ranges::find(grid.at, process_->request.root) - grid.at.begin()) /
-        grid.per_process);
+  if (op_ == Op::kBroadcast) request.root = grid.Find(request.root).first;
   return request;
 }
 
@@ -120,13 +117,11 @@ MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
   switch (op_) {
     case Op::kAllReduce:
       return {kAll, PartBegin(member_) + from};
-    case Op::kBroadcast: {
-      // Only the process of the root reads inputs. So the remainder below is
-      // the root's index in this process.
-      const auto root = std::ranges::find(grid.at, process_->request.root);
-      return {static_cast<int>((root - grid.at.begin()) % ranks),
+    case Op::kBroadcast:
+      // Only the process of the root reads inputs. So this is the root's index
+      // in this process.
+      return {grid.Find(process_->request.root).second,
               PartBegin(member_) + from};
-    }
     case Op::kReduceScatter:
       return BlockRun(kAll, grid.At(from / block_, member_), from);
     case Op::kAllToAll: {

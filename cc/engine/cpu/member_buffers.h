@@ -1,9 +1,11 @@
 #ifndef JAX_CXL_ENGINE_CPU_MEMBER_BUFFERS_H_
 #define JAX_CXL_ENGINE_CPU_MEMBER_BUFFERS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cc/base/dtype.h"
@@ -21,6 +23,12 @@ struct Grid {
   std::vector<int32_t> at;
 
   int At(int process, int i) const { return at[process * per_process + i]; }
+  // Returns the process of the rank with this place, and its index there.
+  std::pair<int, int> Find(int place) const {
+    const auto found = std::ranges::find(at, place) - at.begin();
+    return {static_cast<int>(found / per_process),
+            static_cast<int>(found % per_process)};
+  }
 };
 
 // The buffers of the ranks of one process in a collective in levels.

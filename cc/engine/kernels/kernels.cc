@@ -188,23 +188,6 @@ void ReduceWidened(const Conversion& conversion, const FoldSet& folds,
 
 }  // namespace
 
-bool CanReduce(DType dtype, ReduceOp op) {
-  if (DTypeBytes(dtype) == 0 || static_cast<int>(op) >= kNumReduceOps) {
-    return false;
-  }
-  const bool ordering = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  const bool bitwise = op == ReduceOp::kAnd || op == ReduceOp::kOr;
-  switch (dtype) {
-    case DType::kComplex64:
-    case DType::kComplex128:
-      return !ordering && !bitwise;
-    case DType::kFloat8E8M0Fnu:
-      return ordering;
-    default:
-      return !bitwise || IsIntegral(dtype);
-  }
-}
-
 void Reduce(DType dtype, ReduceOp op, Sources sources, std::byte* destination,
             size_t count) {
   if (count == 0) return;

@@ -10,12 +10,6 @@
 // on the pool.
 namespace jax_cxl::cpu {
 
-// Returns true if `Reduce` supports `op` for elements of `dtype`. Only bool and
-// integers have `and` and `or`. For bool, sum and max mean `or`, and prod and
-// min mean `and`. Complex types only have sum and prod. float8_e8m0fnu has
-// neither a zero nor a sign, so it only has min and max.
-bool CanReduce(DType dtype, ReduceOp op);
-
 // Computes destination[i] = ((sources[0][i] op sources[1][i]) op ...) for
 // `count` elements, in one pass over all sources, in the order given.
 //
@@ -31,7 +25,10 @@ bool CanReduce(DType dtype, ReduceOp op);
 // floating-point environment. `destination` may equal one of the sources, but
 // must not overlap them in another way. Pointers need no alignment.
 //
-// Precondition: CanReduce(dtype, op) and at least one source.
+// Precondition: at least one source, and a type that has `op`. Only bool and
+// integers have `and` and `or`. For bool, sum and max mean `or`, and prod and
+// min mean `and`. Complex types only have sum and prod. float8_e8m0fnu has
+// neither a zero nor a sign, so it only has min and max.
 void Reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> sources,
             std::byte* destination, size_t count);
 

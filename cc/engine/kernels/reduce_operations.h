@@ -83,8 +83,7 @@ struct MinE8M0 {
 
 // Calls visit.operator()<Reduction>(arguments...), where Reduction is the
 // struct above that computes `op`. Returns the result of that call. Elements
-// are folded as T. Precondition: CanReduce (kernels.h) is true for the
-// elements' dtype and `op`.
+// are folded as T. Precondition: the elements' dtype has `op` (kernels.h).
 template <typename T, typename Visit, typename... Arguments>
 JAX_CXL_INLINE auto WithReduction(ReduceOp op, const Visit& visit,
                                   Arguments&&... arguments) {

@@ -49,14 +49,14 @@ std::string Read(const xffi::Dictionary& attributes, CallAttributes* read) {
 // Checks the attributes of a grid (CallSite::grid). The grid has a row for each
 // process, and all rows have the same length. `places` lists the rows, one
 // after another. Returns true if `places` contains each place of the group
-// exactly once, or if the grid is empty (0 processes), as for a call that does
-// not run in levels.
-bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
+// exactly once and the operation has levels, or if the grid is empty (0
+// processes), as for a call that does not run in levels.
+bool IsGrid(plan::Op op, int32_t processes, xffi::Span<const int32_t> places,
             int32_t group_size) {
   if (processes == 0) return places.size() == 0;
   std::vector<int32_t> sorted(places.begin(), places.end());
   std::ranges::sort(sorted);
-  return processes > 0 && group_size % processes == 0 &&
+  return cpu::HasLevels(op) && processes > 0 && group_size % processes == 0 &&
          std::ranges::equal(sorted, std::views::iota(0, group_size));
 }
 
@@ -120,7 +120,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
       a.reduce_op >= kNumReduceOps || a.count < 0 || a.group_size < 1 ||
       a.root < 0 || a.root >= a.group_size ||
       a.groups.size() % a.group_size != 0 ||
-      !IsGrid(a.processes, a.places, a.group_size) ||
+      !IsGrid(op, a.processes, a.places, a.group_size) ||
       (op == plan::Op::kPermute && !AreMembers(a.sources, a.group_size)) ||
       !AreRowSizes(op, a.rows))
     return xffi::Unexpected(xffi::Error::Internal(

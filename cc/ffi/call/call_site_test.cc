@@ -199,6 +199,15 @@ TEST(CallSiteTest, AttributesOutOfRangeAreErrors) {
   }
 }
 
+TEST(CallSiteTest, OnlySomeOperationsRunInLevels) {
+  Attributes attributes = Psum("levels");
+  attributes["processes"] = int32_t{1};
+  attributes["places"] = std::vector<int32_t>{1, 0};
+  EXPECT_EQ(Make(attributes)->grid().Find(0), std::pair(0, 1));
+  attributes["op"] = static_cast<int32_t>(plan::Op::kScan);
+  EXPECT_NE(ErrorOf(attributes).find("out of range"), std::string::npos);
+}
+
 TEST(CallSiteTest, AnExecutionIsThatOfTheRanksGroup) {
   const auto site = Make(Psum("executes"));
   float input = 0, output = 0;

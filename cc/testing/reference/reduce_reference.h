@@ -17,6 +17,21 @@
 // kernels.
 namespace jax_cxl::cpu::reference {
 
+// Returns true if cpu::Reduce supports `op` for elements of `dtype`.
+inline bool CanReduce(DType dtype, ReduceOp op) {
+  const bool ordering = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const bool bitwise = op == ReduceOp::kAnd || op == ReduceOp::kOr;
+  switch (dtype) {
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return !ordering && !bitwise;
+    case DType::kFloat8E8M0Fnu:
+      return ordering;
+    default:
+      return !bitwise || IsIntegral(dtype);
+  }
+}
+
 // The layout and the largest finite value of a narrow float type.
 struct NarrowType {
   int bytes;

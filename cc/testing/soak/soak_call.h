@@ -15,7 +15,6 @@
 #include "cc/base/dtype.h"
 #include "cc/comm/call/call.h"
 #include "cc/engine/cpu/taken_rows.h"
-#include "cc/engine/kernels/kernels.h"
 #include "cc/plan/plan.h"
 #include "cc/testing/reference/reduce_reference.h"
 #include "cc/testing/soak/soak_data.h"
@@ -42,7 +41,7 @@ class SoakCall {
     do {
       dtype_ = static_cast<DType>(Pick(random, 0, kNumDTypes - 1));
       reduce_op_ = static_cast<ReduceOp>(Pick(random, 0, kNumReduceOps - 1));
-    } while (Reduces() && !cpu::CanReduce(dtype_, reduce_op_));
+    } while (Reduces() && !cpu::reference::CanReduce(dtype_, reduce_op_));
     request_.element_bytes = DTypeBytes(dtype_);
     if (request_.op != plan::Op::kBarrier)
       request_.count = RandomCount(random, large / request_.element_bytes);
