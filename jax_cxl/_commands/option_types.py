@@ -7,17 +7,14 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from jax_cxl._nccl import library
+
 _T = TypeVar("_T")
 
 
 def command(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
-    """Returns a parser for `python -m jax_cxl NAME`. Its help keeps the texts' line breaks."""
-    return argparse.ArgumentParser(
-        prog=f"python -m jax_cxl {name}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        **{"allow_abbrev": False, **options},
-    )
+    """Returns a parser for `python -m jax_cxl NAME`."""
+    return library.command_parser(f"python -m jax_cxl {name}", description, **options)
 
 
 def whole_number(least: int) -> Callable[[str], int]:

@@ -15,8 +15,6 @@ EARLY_BYTES = "JAX_CXL_EARLY_BYTES"
 RANK = "JAX_CXL_LAUNCH_RANK"
 SIZE = "JAX_CXL_LAUNCH_SIZE"
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
-# The cores of a rank, separated by commas; empty: all.
-CORES = "JAX_CXL_LAUNCH_CORES"
 # Set if the ranks continue without a rank that has failed.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = {"run": _run, "report": report.main, "tune": tune.main}
     if arguments[:1] and arguments[0] in commands:
         return commands[arguments[0]](arguments[1:])
-    parser = library.command_parser("", _DESCRIPTION)
+    parser = library.command_parser(library.PROGRAM, _DESCRIPTION)
     library.add_hosts_option(parser)
     options = parser.parse_args(arguments)
     try:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     """Runs a program. Returns only if the program cannot be started."""
     usage = "%(prog)s [--hosts HOSTS] PROGRAM ..."
-    parser = library.command_parser("run", _DESCRIPTION_OF_RUN, usage=usage)
+    parser = library.command_parser(f"{library.PROGRAM} run", _DESCRIPTION_OF_RUN, usage=usage)
     library.add_hosts_option(parser)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

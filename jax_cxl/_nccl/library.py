@@ -67,10 +67,10 @@ def default_hosts(base: Mapping[str, str] = os.environ) -> str:
     return "machines" if base.get("JAX_CXL_NCCL_POOL") else "all"
 
 
-def command_parser(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
+def command_parser(prog: str, description: str, **options: Any) -> argparse.ArgumentParser:
     """Returns the parser of a command. Its help keeps the texts' line breaks."""
     return argparse.ArgumentParser(
-        prog=f"{PROGRAM} {name}".strip(),
+        prog=prog,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

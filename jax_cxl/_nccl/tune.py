@@ -45,7 +45,7 @@ _Case = tuple[str, int, int]  # an operation, its bytes, and the calls of a meas
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 2 if something is missing, 1 if a table failed or was wrong."""
-    parser = library.command_parser("tune", _DESCRIPTION)
+    parser = library.command_parser(f"{library.PROGRAM} tune", _DESCRIPTION)
     parser.add_argument("table", type=pathlib.Path, metavar="FILE", help="where to write the table")
     parser.add_argument("--turns", type=int, default=25, metavar="T", help="(default: 25)")
     options = parser.parse_args(arguments)

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -107,19 +106,6 @@ def snapshot_chunks(suite: Suite) -> Record:
         print(f"  {name}: " + ", ".join(f"{k} {v * 1e3:.1f}" for k, v in times.items()))
         rows.append({"setting": name, "results": found})
     return {"results": rows}
-
-
-def tune(suite: Suite) -> Record:
-    """Measures a tuning table for this machine, with the command that users run."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "tuning.json"
-        text, _ = suite.run(
-            *(sys.executable, "-m", "jax_cxl", "tune", str(path)),
-            *(f"--ranks={suite.ranks}", f"--platform={suite.platform}", "--turns=1"),
-        )
-        print("".join(f"  {line}\n" for line in text.splitlines()), end="")
-        found = json.loads(path.read_text())
-    return {"tuning": found["tuning"], "results": found["measured"]}
 
 
 def _engine(suite: Suite, *flags: str) -> list[dict[str, Any]]:

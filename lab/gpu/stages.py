@@ -76,5 +76,4 @@ ALL = {
     "flush_flags": Stage(choices.flush_flags, 150, default=False),
     "jit_flags": Stage(choices.jit_flags, 200, default=False),
     "snapshot_chunks": Stage(choices.snapshot_chunks, 150, default=False),
-    "tune": Stage(choices.tune, 400, default=False),
 }

@@ -97,7 +97,7 @@ class TuneTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "t.json"
             with (
-                mock.patch.object(tune, "_questions", lambda platform, ranks: questions),
+                mock.patch.object(tune, "_questions", lambda ranks: questions),
                 mock.patch.object(tune, "_bench", bench),
             ):
                 self.assertEqual(tune.main([str(table), "--turns", "2"]), 0)
@@ -114,8 +114,8 @@ class TuneTest(parameterized.TestCase):
         self.assertEqual(tune._choose(question, [1.05, 1.0], {"num_slots": 4}), {"num_slots": 6})
 
     def test_every_candidate_is_a_table(self):
-        for platform, ranks in ("cpu", 2), ("cpu", 4), ("cuda", 2):
-            for question in tune._questions(platform, ranks):
+        for ranks in (2, 4):
+            for question in tune._questions(ranks):
                 self.assertNotEmpty(question.candidates)
                 for candidate in question.candidates:
                     tuning_table.make(candidate)
@@ -153,7 +153,7 @@ class TuneTest(parameterized.TestCase):
 
     def test_measures_under_the_candidate(self):
         question = tune._Question("slots", [], "psum", "1KiB")
-        options = SimpleNamespace(platform="cpu", ranks=2)
+        options = SimpleNamespace(ranks=2)
         found = tune._bench(question, {"slot_bytes": 8192}, options)
         self.assertEqual([row["op"] for row in found["results"]], ["psum"])
 

@@ -19,10 +19,7 @@ from jax_cxl._job import configuration, tuning_table
 
 _DESCRIPTION = """\
 Measures collectives between ranks of this machine with different tuning tables, and writes the
-best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run. With
---platform=cuda it varies what GPUs do in pools with coherence=flush: the threads of the host that
-write back and drop cache lines, and the bytes that each takes at a time. The pool is then one with
-coherence=flush, unless JAX_CXL_POOL names another.
+best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run.
 
 It varies one value after another. Each candidate runs as a job of its own (python -m jax_cxl
 bench). All candidates run once in each turn, and the best turn of each operation and size counts.
@@ -30,7 +27,6 @@ A candidate replaces the present value if the geometric mean of its times is sma
 3%."""
 
 _MARGIN = 0.03
-_POOL_OF_GPUS = "shm:?size=512MiB&coherence=flush"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +43,8 @@ class _Question:
     sizes: str
 
 
-def _questions(platform: str, ranks: int) -> list[_Question]:
+def _questions(ranks: int) -> list[_Question]:
     kib, mib = 1 << 10, 1 << 20
-    if platform == "cuda":
-        ops, sizes = "all_gather,psum,broadcast", "1MiB,16MiB,256MiB"
-        most = max(len(os.sched_getaffinity(0)) // ranks - 1, 1)
-        threads = [number for number in (1, 2, 3, 4, 6, 8) if number <= most]
-        pieces = (64 * kib, 128 * kib, 256 * kib, 512 * kib)
-        return [
-            _Question("flush threads", [{"flush_threads": n} for n in threads], ops, sizes),
-            _Question("flush pieces", [{"flush_piece_bytes": n} for n in pieces], ops, sizes),
-        ]
     slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
     past_caches = (mib, 4 * mib, 8 * mib, 32 * mib, tuning_table.NEVER)
     inline = (kib, 4 * kib, 8 * kib, 16 * kib)
@@ -100,22 +87,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_number(parser, "--ranks", 2, "number of ranks", 2)
     add_number(parser, "--turns", 1, "how many times each candidate runs", 3, "T")
     parser.add_argument(
-        "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
-    )
-    parser.add_argument(
         "--only",
         metavar="NAME",
-        help="vary only this value: slots, copies, inline limit or all-reduce algorithm; with"
-        " --platform=cuda, flush threads or flush pieces",
+        help="vary only this value: slots, copies, inline limit or all-reduce algorithm",
     )
     options = parser.parse_args(arguments)
-    questions = _questions(options.platform, options.ranks)
+    questions = _questions(options.ranks)
     if options.only:
         questions = [question for question in questions if question.name == options.only]
         if not questions:
             parser.error(
-                f"{options.only!r} is not a value that tune varies with {options.ranks} ranks on"
-                f" {options.platform}"
+                f"{options.only!r} is not a value that tune varies with {options.ranks} ranks"
             )
 
     best = tuning_table.table(tuning_table.load(configuration.from_environment().tuning))
@@ -169,12 +151,10 @@ def _bench(question: _Question, values: dict[str, int], options: argparse.Namesp
         table.write_text(json.dumps({"tuning": values}))
         command = [
             *(sys.executable, "-m", "jax_cxl", "bench"),
-            *("--ranks", str(options.ranks), "--platform", options.platform),
-            *("--ops", question.ops, "--sizes", question.sizes),
+            *("--ranks", str(options.ranks), "--ops", question.ops, "--sizes", question.sizes),
             *("--repeats", "3", "--json", str(results)),
         ]
-        pool = {"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}
-        environment = pool | os.environ | {"JAX_CXL_TUNING": str(table)}
+        environment = os.environ | {"JAX_CXL_TUNING": str(table)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")

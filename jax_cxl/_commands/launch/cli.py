@@ -138,14 +138,8 @@ def _wait(child: int, signals: Sequence[signal.Signals]) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> Job:
-    parser = argparse.ArgumentParser(
-        prog="jax_cxl.launch",
-        usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARG ...]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    usage = "%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARG ...]"
+    parser = nccl.command_parser("jax_cxl.launch", _DESCRIPTION, usage=usage, epilog=_EPILOG)
     add = parser.add_argument
     flag = functools.partial(add, action="store_true")
     number = option_types.whole_number

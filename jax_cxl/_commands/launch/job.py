@@ -2,7 +2,7 @@
 
 import argparse
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from jax_cxl._job import variables
 
@@ -34,18 +34,13 @@ class Job(argparse.Namespace):
         rank: int,
         port: int,
         restarts: int = 0,
-        cores: Sequence[int] = (),
     ) -> dict[str, str]:
-        """Returns the environment of one rank: that of the launcher, `base`, with changes.
-
-        The rank stays on `cores`, if there are any.
-        """
+        """Returns the environment of one rank: that of the launcher, `base`, with changes."""
         environment = dict(base)
         address = f"127.0.0.1:{port}"
         environment[variables.RANK] = str(rank)
         environment[variables.SIZE] = str(self.n)
         environment[variables.RESTARTS] = str(restarts)
-        environment[variables.CORES] = ",".join(map(str, cores))
         environment[variables.COORDINATOR] = address
         # JAX binds all interfaces by default; the ranks of one machine need loopback only.
         environment[variables.COORDINATOR_BIND] = address

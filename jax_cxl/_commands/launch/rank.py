@@ -2,10 +2,10 @@
 
 The supervisor starts `python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ARGS...`.
 That process itself runs the user's code, so that the script is `__main__`, as under plain `python`.
-It adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds the
-launcher; lines of stdout are written at once although stdout is a pipe; and the supervisor learns
-of a failure before the interpreter shuts down. During shutdown JAX waits up to 5 minutes for the
-other ranks, which wait for this rank.
+It adds four things: the rank dies with its supervisor; JAX finds the launcher; lines of stdout are
+written at once although stdout is a pipe; and the supervisor learns of a failure before the
+interpreter shuts down. During shutdown JAX waits up to 5 minutes for the other ranks, which wait
+for this rank.
 """
 
 import contextlib
@@ -29,8 +29,6 @@ def main() -> None:
     parent, report, shared, kind, name = sys.argv[1:6]
     # SIGKILL, because JAX's preemption service swallows SIGTERM.
     processes.die_with(int(parent), signal.SIGKILL)
-    if cores := os.environ[variables.CORES]:  # Threads that start later inherit this.
-        os.sched_setaffinity(0, map(int, cores.split(",")))
     # Processes that the script starts must not have this descriptor.
     os.set_inheritable(int(report), False)
     environment.reports = reports = socket.socket(fileno=int(report))

@@ -127,7 +127,6 @@ class Supervisor:
 
     def _start_rank(self, number: int) -> None:
         job = self._job
-        bound = cores.share(os.sched_getaffinity(0), number, job.n) if job.bind_cores else ()
         # A single rank uses the streams of the launcher, as its lines need no prefix.
         piped = job.n > 1
         marks = [b"" if job.no_prefix else output.prefix(number, sink) for sink in self._sinks]
@@ -135,15 +134,14 @@ class Supervisor:
         report.setblocking(False)
         parent, kind = os.getpid(), rank.MODULE if job.m else rank.SCRIPT
         arguments = [*map(str, (parent, reporter.fileno(), self._board.fd)), kind, *job.command]
+        available = os.sched_getaffinity(0)
         try:
+            if job.bind_cores:  # The rank inherits the cores of this process.
+                os.sched_setaffinity(0, cores.share(available, number, job.n))
             child = subprocess.Popen(
                 [sys.executable, "-m", "jax_cxl._commands.launch.rank", *arguments],
                 env=job.environment(
-                    os.environ,
-                    rank=number,
-                    port=self._port,
-                    restarts=self._restarts,
-                    cores=bound,
+                    os.environ, rank=number, port=self._port, restarts=self._restarts
                 ),
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,
@@ -156,6 +154,7 @@ class Supervisor:
                 process_group=0,
             )
         finally:
+            os.sched_setaffinity(0, available)
             reporter.close()
         self._ranks[child.pid] = number
         self._reports[report.fileno()] = report, child.pid

@@ -20,7 +20,7 @@ class DaxDevice:
     size: int | None
     align: int | None
     driver: str
-    node: int
+    node: int | None
 
 
 def cpuinfo() -> dict[str, str]:
@@ -34,11 +34,12 @@ def memory_nodes(sysfs: pathlib.Path = _SYSFS) -> dict[int, int]:
     """Returns the sizes of the NUMA nodes that have neither processors nor a dax device."""
     taken = {device.node for device in dax_devices(sysfs) if device.driver == "kmem"}
     found = {}
-    for node, processors, folder in _nodes(sysfs):
-        if not processors and node not in taken:
-            lines = _text(folder / "meminfo").splitlines()
+    for processors in (sysfs / "devices/system/node").glob("node[0-9]*/cpulist"):
+        node = int(processors.parent.name[4:])
+        if not _text(processors) and node not in taken:
+            lines = _text(processors.with_name("meminfo")).splitlines()
             found[node] = 1024 * sum(int(line.split()[-2]) for line in lines if "MemTotal:" in line)
-    return {node: size for node, size in found.items() if size > 0}
+    return {node: size for node, size in sorted(found.items()) if size > 0}
 
 
 def dax_devices(sysfs: pathlib.Path = _SYSFS) -> list[DaxDevice]:
@@ -49,16 +50,10 @@ def dax_devices(sysfs: pathlib.Path = _SYSFS) -> list[DaxDevice]:
             size=_number(folder / "size"),
             align=_number(folder / "align"),
             driver=(folder / "driver").resolve().name if (folder / "driver").exists() else "",
-            node=_node(folder / "target_node"),
+            node=_number(folder / "target_node"),
         )
         for folder in sorted((sysfs / "bus/dax/devices").glob("dax*"))
     ]
-
-
-def _nodes(sysfs: pathlib.Path) -> list[tuple[int, str, pathlib.Path]]:
-    """Returns the numbers of the NUMA nodes, their processors, and their folders."""
-    lists = (sysfs / "devices/system/node").glob("node[0-9]*/cpulist")
-    return sorted((int(each.parent.name[4:]), _text(each), each.parent) for each in lists)
 
 
 def _text(path: pathlib.Path) -> str:
@@ -73,9 +68,3 @@ def _number(path: pathlib.Path) -> int | None:
     with contextlib.suppress(ValueError):
         return int(_text(path), 0)
     return None
-
-
-def _node(path: pathlib.Path) -> int:
-    """Returns the NUMA node in a file of sysfs, -1 if the file has none."""
-    node = _number(path)
-    return -1 if node is None else node

@@ -37,7 +37,7 @@ _SHM_BYTES = 512 << 20
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 2 if something is missing, 1 if a way failed or was wrong."""
-    parser = library.command_parser("report", _DESCRIPTION)
+    parser = library.command_parser(f"{library.PROGRAM} report", _DESCRIPTION)
     parser.parse_args(arguments)
     if lacks(parser.prog):
         return 2
@@ -57,12 +57,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def lacks(program: str) -> bool:
     """Prints what the command needs and this machine lacks; returns whether that is something."""
-    lines = [f"{program}: {lack}\n" for lack in missing()]
+    lines = [f"{program}: {lack}\n" for lack in _missing()]
     sys.stderr.writelines(lines)
     return bool(lines)
 
 
-def missing() -> Iterator[str]:
+def _missing() -> Iterator[str]:
     """Yields what a report needs and this machine lacks, and what to do."""
     try:
         library.path()
