@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "cc/base/cuda/cuda_status.h"
-#include "cc/base/cuda/current_device.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/premultiplied/premultiplied.h"
@@ -30,7 +29,6 @@ namespace {
 using comm::CountedCall;
 using comm::CountedChannel;
 using cuda::CudaStatus;
-using cuda::CurrentDevice;
 
 constexpr auto kPollInterval = std::chrono::microseconds(100);
 // How long a process that exits waits until its peers have its last data.
@@ -120,16 +118,14 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
 Result<std::unique_ptr<Device>> CudaDevice::Make(
     Job* job, int ordinal, const Settings& settings,
     const std::atomic<bool>& cancel) {
-  CurrentDevice current(ordinal);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal);
   std::unique_ptr<CudaDevice> device(new CudaDevice(job, ordinal, settings));
   CXL_RETURN_IF_ERROR(device->Open(cancel));
   return std::unique_ptr<Device>(std::move(device));
 }
 
 CudaDevice::~CudaDevice() {
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal_);
   // Kernels use the objects destroyed below. After Abort they end soon.
   static_cast<void>(order_.Drain());
   AwaitRelay();
@@ -150,13 +146,10 @@ Status CudaDevice::Agree() {
                                 ? job_->pool()->total_bytes()
                                 : pool::RecorderOffset(0, job_->size()));
   if (problem.ok()) problem = Describe(ordinal_, job_->rank(), &mine);
-  if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
-  if (problem.ok())
-    problem = CudaStatus(cuda::PreloadFlagged(), "loading kernels");
-  if (problem.ok())
-    problem = CudaStatus(cuda::PreloadPremultiplied(), "loading kernels");
-  if (problem.ok())
-    problem = CudaStatus(cuda::PreloadTransfers(), "loading kernels");
+  for (const auto preload :
+       {cuda::Preload, cuda::PreloadFlagged, cuda::PreloadPremultiplied,
+        cuda::PreloadTransfers})
+    if (problem.ok()) problem = CudaStatus(preload(), "loading kernels");
   problem.message().copy(mine.problem, sizeof(mine.problem) - 1);
   CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
                        job_->AllGather(std::as_bytes(std::span(&mine, 1))));
@@ -262,8 +255,7 @@ Status CudaDevice::Register(uint64_t end) {
 Status CudaDevice::MakeRoom() {
   const uint64_t total = job_->pool()->total_bytes();
   if (registered_ == total && !plans_.lacks_room()) return OkStatus();
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal_);
   if (registered_ < total) CXL_RETURN_IF_ERROR(Register(total));
   return plans_.lacks_room() ? plans_.MakeRoom() : OkStatus();
 }
@@ -271,8 +263,7 @@ Status CudaDevice::MakeRoom() {
 Status CudaDevice::OpenPair(int source, int destination) {
   std::unique_ptr<CountedChannel>& channel = pairs_[{source, destination}];
   if (channel != nullptr) return OkStatus();
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal_);
   Result<std::unique_ptr<CountedChannel>> made =
       MakeChannel({source, destination}, pair_options_);
   if (made.status().code() == Code::kResourceExhausted)
@@ -285,15 +276,13 @@ Status CudaDevice::OpenPair(int source, int destination) {
 }
 
 Result<bool> CudaDevice::TryConnectPair(int source, int destination) {
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal_);
   return pairs_[{source, destination}]->TryConnect();
 }
 
 Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
   const comm::Call& call = collective.call;
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal_);
   CXL_ASSIGN_OR_RETURN(
       const CountedCall counted,
       channel_->Prepare(call, collective.divisor, collective.factor));
@@ -305,8 +294,7 @@ Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
 }
 
 Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal_);
   std::vector<cuda::DeviceTransfer> calls;
   std::vector<const Transfer*> copies;  // that are not among the calls
   for (const Transfer& transfer : transfers) {
@@ -346,8 +334,7 @@ Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
 }
 
 Status CudaDevice::Drain() {
-  CurrentDevice current(ordinal_);
-  RelaxedCapture relaxed;
+  const OnDevice on_device(ordinal_);
   CXL_RETURN_IF_ERROR(order_.Drain());
   AwaitRelay();
   return OkStatus();

@@ -6,20 +6,25 @@
 #include <optional>
 #include <vector>
 
+#include "cc/base/cuda/current_device.h"
 #include "cc/base/status.h"
 
 namespace jax_cxl::nccl {
 
-// Lets the calling thread use functions of CUDA, such as allocations, while
-// a thread captures a stream. They do not become part of the graph.
-class RelaxedCapture {
+// Makes a device the current one of this thread while the object lives. The
+// thread may then use functions of CUDA, such as allocations, even while a
+// thread captures a stream. They do not become part of the graph.
+class OnDevice {
  public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  explicit OnDevice(int device) : current_(device) {
+    cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~OnDevice() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
 
  private:
+  const cuda::CurrentDevice current_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 

@@ -98,8 +98,7 @@ class CudaComparer final : public Comparer {
  public:
   explicit CudaComparer(int ordinal) : ordinal_(ordinal) {}
   ~CudaComparer() override {
-    CurrentDevice current(ordinal_);
-    RelaxedCapture relaxed;
+    const OnDevice on_device(ordinal_);
     static_cast<void>(order_.Drain());
     memory_.clear();
     progress_.reset();
@@ -107,8 +106,7 @@ class CudaComparer final : public Comparer {
   }
 
   Status Open() {
-    CurrentDevice current(ordinal_);
-    RelaxedCapture relaxed;
+    const OnDevice on_device(ordinal_);
     CXL_RETURN_IF_ERROR(
         CudaStatus(cuda::LoadKernels(WeighElements, CompareElements, Count),
                    "loading kernels"));
@@ -120,8 +118,7 @@ class CudaComparer final : public Comparer {
   }
 
   Status Begin(std::span<const Stream> streams) override {
-    CurrentDevice current(ordinal_);
-    RelaxedCapture relaxed;
+    const OnDevice on_device(ordinal_);
     block_ = taken_ = 0;
     streams_.clear();
     for (Stream stream : streams)
@@ -131,8 +128,7 @@ class CudaComparer final : public Comparer {
   }
 
   Result<std::byte*> Take(uint64_t bytes) override {
-    CurrentDevice current(ordinal_);
-    RelaxedCapture relaxed;
+    const OnDevice on_device(ordinal_);
     for (; block_ < memory_.size(); ++block_, taken_ = 0) {
       if (taken_ + bytes > memory_[block_].second) continue;
       std::byte* const part = memory_[block_].first.get() + taken_;
@@ -184,8 +180,7 @@ class CudaComparer final : public Comparer {
   }
 
   Status Drain() override {
-    CurrentDevice current(ordinal_);
-    RelaxedCapture relaxed;
+    const OnDevice on_device(ordinal_);
     return order_.Drain();
   }
 
