@@ -138,20 +138,19 @@ JAX_CXL_NCCL_FUNCTION(ncclRecv,
                       return Add(ours, {Verb::kRecv, nullptr, output, count,
                                         type, 0, peer, stream});)
 
-JAX_CXL_NCCL_API(int, ncclRedOpCreatePreMulSum,
-                 (int* reduction, void* scalar, int type, int residence,
-                  void* communicator)) {
-  Communicator* ours = Ours(communicator);
-  if (ours == nullptr)
-    return JAX_CXL_NCCL_FORWARD("ncclRedOpCreatePreMulSum", reduction, scalar,
-                                type, residence, communicator);
-  if (reduction == nullptr) return kInvalidArgument;
-  const Result<int> number = ours->reductions().Add(scalar, type, residence);
-  // Set the number even after an error, because PyTorch ignores the error. A
-  // number left unset could mean the plain sum.
-  *reduction = number.ok() ? *number : kNoOp;
-  return Report(number.status());
-}
+JAX_CXL_NCCL_FUNCTION(ncclRedOpCreatePreMulSum,
+                      (int* reduction, void* scalar, int type, int residence,
+                       void* communicator),
+                      (reduction, scalar, type, residence, communicator), {
+                        if (reduction == nullptr) return kInvalidArgument;
+                        const Result<int> number =
+                            ours->reductions().Add(scalar, type, residence);
+                        // Set the number even after an error, because PyTorch
+                        // ignores the error. A number left unset could mean the
+                        // plain sum.
+                        *reduction = number.ok() ? *number : kNoOp;
+                        return Report(number.status());
+                      })
 
 JAX_CXL_NCCL_FUNCTION(ncclRedOpDestroy, (int reduction, void* communicator),
                       (reduction, communicator),

@@ -296,20 +296,15 @@ JAX_CXL_NCCL_FUNCTION(ncclCommUserRank, (void* communicator, int* rank),
                       })
 
 // Kernels read and write any memory of their GPU. So nothing is registered.
-JAX_CXL_NCCL_API(int, ncclCommRegister,
-                 (void* communicator, void* buffer, size_t bytes,
-                  void** handle)) {
-  if (Ours(communicator) != nullptr) {
-    *handle = buffer;
-    return kSuccess;
-  }
-  return JAX_CXL_NCCL_FORWARD("ncclCommRegister", communicator, buffer, bytes,
-                              handle);
-}
+JAX_CXL_NCCL_FUNCTION(ncclCommRegister,
+                      (void* communicator, void* buffer, size_t bytes,
+                       void** handle),
+                      (communicator, buffer, bytes, handle), {
+                        *handle = buffer;
+                        return kSuccess;
+                      })
 
-JAX_CXL_NCCL_API(int, ncclCommDeregister, (void* communicator, void* handle)) {
-  if (Ours(communicator) != nullptr) return kSuccess;
-  return JAX_CXL_NCCL_FORWARD("ncclCommDeregister", communicator, handle);
-}
+JAX_CXL_NCCL_FUNCTION(ncclCommDeregister, (void* communicator, void* handle),
+                      (communicator, handle), return kSuccess;)
 
 }  // namespace jax_cxl::nccl

@@ -34,7 +34,7 @@ def _refused(*arguments: str) -> str:
 class ArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         (("doctor", "--ranks", "0"), "must be at least 1, not 0"),
-        (("status", "--calls", "-3"), "must be at least 1, not -3"),
+        (("tune", "table.json", "--turns", "-3"), "must be at least 1, not -3"),
         (("doctor", "--ranks", "two"), "'two' is not a whole number"),
         (("bench", "--sizes", "64XB"), "'64XB' is not a size such as 512, 4KiB or 64MiB"),
         (("bench", "--ranks", "43"), "from 2 to 42, not 43: sums over more ranks"),

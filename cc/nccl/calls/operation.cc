@@ -61,30 +61,21 @@ Status CheckBuffers(const Operation& operation, bool reads, bool writes) {
 
 Status SetReduction(const Operation& operation, int size,
                     const Reductions& reductions, Collective* collective) {
-  switch (operation.reduction) {
-    case kAvg:
-      collective->divisor = static_cast<uint32_t>(size);
-      [[fallthrough]];
-    case kSum:
-      collective->call.reduce_op = ReduceOp::kSum;
-      return OkStatus();
-    case kProd:
-      collective->call.reduce_op = ReduceOp::kProd;
-      return OkStatus();
-    case kMax:
-      collective->call.reduce_op = ReduceOp::kMax;
-      return OkStatus();
-    case kMin:
-      collective->call.reduce_op = ReduceOp::kMin;
-      return OkStatus();
-    default:
-      collective->call.reduce_op = ReduceOp::kSum;
-      CXL_ASSIGN_OR_RETURN(
-          collective->factor,
-          reductions.Find(TraitsOf(operation.verb).name, operation.reduction,
-                          operation.type));
-      return OkStatus();
+  // Indexed by ncclRedOp_t.
+  constexpr std::array<ReduceOp, kNumOps> kReduceOps = {
+      ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax, ReduceOp::kMin,
+      ReduceOp::kSum};
+  const int reduction = operation.reduction;
+  if (reduction >= 0 && reduction < kNumOps) {
+    collective->call.reduce_op = kReduceOps[reduction];
+    if (reduction == kAvg) collective->divisor = static_cast<uint32_t>(size);
+    return OkStatus();
   }
+  collective->call.reduce_op = ReduceOp::kSum;
+  CXL_ASSIGN_OR_RETURN(collective->factor,
+                       reductions.Find(TraitsOf(operation.verb).name, reduction,
+                                       operation.type));
+  return OkStatus();
 }
 
 }  // namespace

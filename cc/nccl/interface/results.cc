@@ -1,6 +1,8 @@
 #include "cc/nccl/interface/results.h"
 
+#include <array>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
 #include <string>
 
@@ -52,26 +54,18 @@ Status StatusOf(int result, const char* function) {
 }
 
 const char* ErrorString(int result) {
-  switch (result) {
-    case kSuccess:
-      return "no error";
-    case kUnhandledCudaError:
-      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case kSystemError:
-      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case kInternalError:
-      return "internal error - please report this issue to the NCCL developers";
-    case kInvalidArgument:
-      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case kInvalidUsage:
-      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case kRemoteError:
-      return "remote process exited or there was a network error";
-    case kInProgress:
-      return "NCCL operation in progress";
-    default:
-      return "unknown result code";
-  }
+  // Indexed by ncclResult_t.
+  constexpr std::array<const char*, 8> kTexts = {
+      "no error",
+      "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+      "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+      "internal error - please report this issue to the NCCL developers",
+      "invalid argument (run with NCCL_DEBUG=WARN for details)",
+      "invalid usage (run with NCCL_DEBUG=WARN for details)",
+      "remote process exited or there was a network error",
+      "NCCL operation in progress"};
+  return result >= 0 && result < std::ssize(kTexts) ? kTexts[result]
+                                                    : "unknown result code";
 }
 
 void NoteError(const Status& status) {

@@ -86,20 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_number = option_types.add_number
     add_number(parser, "--ranks", 2, "number of ranks", 2)
     add_number(parser, "--turns", 1, "how many times each candidate runs", 3, "T")
-    parser.add_argument(
-        "--only",
-        metavar="NAME",
-        help="vary only this value: slots, copies, inline limit or all-reduce algorithm",
-    )
     options = parser.parse_args(arguments)
     questions = _questions(options.ranks)
-    if options.only:
-        questions = [question for question in questions if question.name == options.only]
-        if not questions:
-            parser.error(
-                f"{options.only!r} is not a value that tune varies with {options.ranks} ranks"
-            )
-
     best = tuning_table.table(tuning_table.load(configuration.from_environment().tuning))
     measured: list[dict] = []
     machine: dict = {}

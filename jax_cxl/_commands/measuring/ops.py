@@ -96,9 +96,7 @@ def values(rank: int, first: int, count: int) -> np.ndarray:
 
 @functools.cache
 def _table(rank: int) -> np.ndarray:
-    position = np.arange(_PERIOD, dtype=np.uint32)
-    scattered = (position * np.uint32(2654435761)) >> np.uint32(13)
-    return ((scattered + np.uint32(5 * rank)) % np.uint32(_VALUES)).astype(np.int32)
+    return np.random.default_rng(rank).integers(_VALUES, size=_PERIOD, dtype=np.int32)
 
 
 def _one(_: int) -> int:

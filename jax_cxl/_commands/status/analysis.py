@@ -14,7 +14,7 @@ _SILENCE_SECONDS = 0.5
 _WATCH_SECONDS = 0.6
 
 # The recorder of a rank holds at most this many calls.
-ALL_CALLS = 4096
+_ALL_CALLS = 4096
 
 
 @dataclasses.dataclass
@@ -120,7 +120,7 @@ def watch(copy: Callable[[], "_core.JobRecord"]) -> Job:
 
 def read(
     job_record: "_core.JobRecord",
-    calls: int = ALL_CALLS,
+    calls: int = _ALL_CALLS,
     beaten: Mapping[int, int] | None = None,
     ended: Collection[int] = (),
 ) -> Job:

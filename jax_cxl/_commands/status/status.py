@@ -46,6 +46,8 @@ exit status:
   1  a job has a culprit: a rank that is gone, stopped or silent, or that made it fail
   2  there is no job, or it cannot be read"""
 
+# How many of the last calls of each rank the JSON has.
+_CALLS = 64
 _COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "waits for")
 
 
@@ -54,7 +56,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = option_types.command("status", _DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("pool", nargs="?", help="the job; see below")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    option_types.add_number(parser, "--calls", 1, "calls of each rank in the JSON", 64)
     options = parser.parse_args(arguments)
     try:
         found = pools.named(options.pool) if options.pool else pools.of_this_user()
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         except (OSError, errors.CxlError) as error:  # The job may have ended.
             print(f"status: {error}", file=sys.stderr)
     if options.json:
-        described = {"jobs": [_as_json(name, job, options.calls) for name, job in jobs]}
+        described = {"jobs": [_as_json(name, job) for name, job in jobs]}
         print(json.dumps(described, indent=1))
     else:
         for name, job in jobs:
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     return int(any(job.culprits for _, job in jobs))
 
 
-def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
+def _as_json(name: str, job: analysis.Job) -> dict[str, Any]:
     def call(record: dict[str, Any]) -> dict[str, Any]:
         # Write 64-bit numbers as text, because many readers convert JSON numbers to floating point.
         text = {key: f"{record[key]:#018x}" for key in ("identity", "group")}
@@ -88,7 +89,7 @@ def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
 
     def rank(entry: analysis.Rank) -> dict[str, Any]:
         record = dict(entry.record)
-        record["calls"] = [call(each) for each in record["calls"][-calls:]]
+        record["calls"] = [call(each) for each in record["calls"][-_CALLS:]]
         record["groups"] = {f"{key:#018x}": value for key, value in record["groups"].items()}
         late = entry.late and dataclasses.asdict(entry.late) | {"persistent": entry.late.persistent}
         return record | {"state": entry.state, "waits_for": entry.waits_for, "lateness": late}

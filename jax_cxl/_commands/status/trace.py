@@ -43,8 +43,6 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="where to write the timeline, such as trace.json",
     )
-    what = "the last N calls of each rank in the recorder"
-    option_types.add_number(parser, "--calls", 1, what, analysis.ALL_CALLS)
     options = parser.parse_args(arguments)
     try:
         found = pools.named(options.pool) if options.pool else pools.of_this_user()
@@ -57,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"trace: no job found{f' on {options.pool}' * bool(options.pool)}", file=sys.stderr)
         return 2
     try:
-        job = analysis.read(found[0].read(), options.calls)
+        job = analysis.read(found[0].read())
     except (OSError, errors.CxlError) as error:
         print(f"trace: {error}", file=sys.stderr)
         return 2
