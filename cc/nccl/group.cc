@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "cc/nccl/calls/batches.h"
 #include "cc/nccl/communicator_pool.h"
@@ -19,20 +21,28 @@ namespace {
 
 constexpr auto kPollInterval = std::chrono::microseconds(50);
 
+// What a communicator launches at once: a collective, or a batch of sends and
+// receives.
+using Call = std::variant<std::pair<Collective, Stream>, std::vector<Transfer>>;
+
 // One communicator's part of a group that runs.
 struct Running {
   Communicator* communicator;
-  std::vector<std::pair<Collective, Stream>> collectives;
-  Batches batches;
+  std::vector<Call> calls;
   std::unique_lock<std::mutex> lock;
+
+  Comparison* comparison() const { return communicator->comparison(); }
 };
 
 template <typename Visit>
 Status ForEachPair(const Running& running, const Visit& visit) {
-  for (const std::vector<Transfer>& batch : running.batches)
-    for (const Transfer& transfer : batch)
+  for (const Call& call : running.calls) {
+    const auto* batch = std::get_if<std::vector<Transfer>>(&call);
+    if (batch == nullptr) continue;
+    for (const Transfer& transfer : *batch)
       if (!transfer.local())
         CXL_RETURN_IF_ERROR(visit(transfer.source, transfer.destination));
+  }
   return OkStatus();
 }
 
@@ -68,11 +78,11 @@ Status ConnectPairs(const Running& running) {
   });
 }
 
-Status Enqueue(Device* device, const std::pair<Collective, Stream>& call) {
-  return device->Enqueue(call.first, call.second);
-}
-Status Enqueue(Device* device, const std::vector<Transfer>& batch) {
-  return device->SendAndReceive(batch);
+Status Enqueue(Device* device, const Call& call) {
+  if (const auto* batch = std::get_if<std::vector<Transfer>>(&call))
+    return device->SendAndReceive(*batch);
+  const auto& [collective, stream] = std::get<0>(call);
+  return device->Enqueue(collective, stream);
 }
 
 // Runs a step of all parts. A part that fails ends its communicator, so that
@@ -91,67 +101,50 @@ Status ForAll(std::span<Running> parts, const Step& step) {
   return first;
 }
 
-// Launches a collective or a batch of the ranks of one communicator that this
-// thread serves. `begin` begins its comparison.
-template <typename BeginStep, typename EnqueueStep>
-Status Launch(std::span<Running> parts, const BeginStep& begin,
-              const EnqueueStep& enqueue) {
-  const auto comparison = [](const Running& part) {
-    return part.communicator->comparison();
-  };
-  if (comparison(parts[0]) == nullptr) return ForAll(parts, enqueue);
-  CXL_RETURN_IF_ERROR(ForAll(parts, begin));
-  CXL_RETURN_IF_ERROR(ForAll(parts, enqueue));
-  if (std::ranges::none_of(parts, [&](const Running& part) {
-        return comparison(part)->begun();
+// Has NVIDIA's library repeat the call whose comparison has begun, and compares
+// the results. It may wait for the device, whose calls now have all ranks.
+Status Repeat(std::span<Running> parts) {
+  if (std::ranges::none_of(parts, [](const Running& part) {
+        return part.comparison()->begun();
       }))
     return OkStatus();
-  // NVIDIA's library may wait for the device, whose calls now have all ranks.
-  CXL_RETURN_IF_ERROR(comparison(parts[0])->StartGroup());
+  CXL_RETURN_IF_ERROR(parts[0].comparison()->StartGroup());
   const Status repeated = ForAll(
-      parts, [&](const Running& part) { return comparison(part)->Repeat(); });
-  const Status ended = comparison(parts[0])->EndGroup();
+      parts, [](const Running& part) { return part.comparison()->Repeat(); });
+  const Status ended = parts[0].comparison()->EndGroup();
   return ForAll(parts, [&](const Running& part) -> Status {
     CXL_RETURN_IF_ERROR(repeated);
     CXL_RETURN_IF_ERROR(ended);
-    return comparison(part)->End();
+    return part.comparison()->End();
   });
 }
 
-// Launches the collectives or the batches, which `calls_of` returns, of the
-// ranks of one communicator that this thread serves: the first ones of all
-// ranks, then the second ones, and so on. CUDA can make a launch wait for
-// earlier kernels, which wait for other ranks.
-template <typename CallsOf>
-Status LaunchAll(std::span<Running> parts, const CallsOf& calls_of) {
+// Launches the calls of the ranks of one communicator that this thread serves:
+// the first ones of all ranks, then the second ones, and so on. CUDA can make a
+// launch wait for earlier kernels, which wait for other ranks.
+Status LaunchCalls(std::span<Running> parts) {
+  const bool compares = parts[0].comparison() != nullptr;
   size_t most = 0;
-  for (const Running& part : parts)
-    most = std::max(most, calls_of(part).size());
+  for (const Running& part : parts) most = std::max(most, part.calls.size());
   for (size_t index = 0; index < most; ++index) {
-    const auto for_call = [&](const auto& step) {
-      return [&, step](const Running& part) -> Status {
-        const auto& calls = calls_of(part);
-        return index < calls.size() ? step(part.communicator, calls[index])
-                                    : OkStatus();
-      };
+    const auto for_calls = [&](const auto& step) {
+      return ForAll(parts, [&](const Running& part) {
+        return index < part.calls.size() ? step(part, part.calls[index])
+                                         : OkStatus();
+      });
     };
-    CXL_RETURN_IF_ERROR(
-        Launch(parts, for_call([](Communicator* communicator, auto& call) {
-                 return communicator->comparison()->Begin(call);
-               }),
-               for_call([](Communicator* communicator, auto& call) {
-                 return Enqueue(communicator->device(), call);
-               })));
+    if (compares)
+      CXL_RETURN_IF_ERROR(for_calls([](const Running& part, const Call& call) {
+        return std::visit(
+            [&](const auto& each) { return part.comparison()->Begin(each); },
+            call);
+      }));
+    CXL_RETURN_IF_ERROR(for_calls([](const Running& part, const Call& call) {
+      return Enqueue(part.communicator->device(), call);
+    }));
+    if (compares) CXL_RETURN_IF_ERROR(Repeat(parts));
   }
   return OkStatus();
-}
-
-Status LaunchCalls(std::span<Running> parts) {
-  CXL_RETURN_IF_ERROR(LaunchAll(parts, [](const Running& part) -> const auto& {
-    return part.collectives;
-  }));
-  return LaunchAll(
-      parts, [](const Running& part) -> const auto& { return part.batches; });
 }
 
 }  // namespace
@@ -257,8 +250,10 @@ Status Group::Run() {
         Batches batches,
         MakeBatches(each.transfers, communicator->rank(), communicator->size(),
                     communicator->device()->most_transfers()));
-    parts.push_back({communicator, std::move(each.collectives),
-                     std::move(batches),
+    std::vector<Call> calls;
+    std::ranges::move(each.collectives, std::back_inserter(calls));
+    std::ranges::move(batches, std::back_inserter(calls));
+    parts.push_back({communicator, std::move(calls),
                      std::unique_lock(communicator->mutex())});
   }
   // If a communicator fails, the peers of the others still get their calls.
