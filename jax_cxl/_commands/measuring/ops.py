@@ -27,15 +27,14 @@ class Op:
     """An operation of the benchmark. Functions without listed arguments take the number of ranks.
 
     Attributes:
-      result: function (ranks, rank, block elements, values) -> expected output, or None if the
-        output is not defined on that rank. `values` is a function (rank, first element, elements)
-        -> integers.
+      result: function (ranks, rank, block elements) -> expected output, or None if the output is
+        not defined on that rank.
     """
 
     name: str
     blocks_in: Callable[[int], int]
     blocks_out: Callable[[int], int]
-    result: Callable[[int, int, int, Any], np.ndarray | None]
+    result: Callable[[int, int, int], np.ndarray | None]
 
     @property
     def sums(self) -> bool:
@@ -84,7 +83,7 @@ class Shape:
 
     def expected(self) -> np.ndarray | None:
         """Returns this rank's expected output, or None if it is undefined."""
-        result = self.op.result(self.ranks, self.rank, self.count, values)
+        result = self.op.result(self.ranks, self.rank, self.count)
         return None if result is None else result.astype(self.dtype)
 
 
@@ -107,26 +106,26 @@ def _each(ranks: int) -> int:
     return ranks
 
 
-def _total(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
-    return sum(of(rank, first, count) for rank in range(ranks))
+def _total(ranks: int, first: int, count: int) -> np.ndarray:
+    return functools.reduce(np.add, (values(rank, first, count) for rank in range(ranks)))
 
 
-def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
-    return np.concatenate([of(rank, first, count) for rank in range(ranks)])
+def _joined(ranks: int, first: int, count: int) -> np.ndarray:
+    return np.concatenate([values(rank, first, count) for rank in range(ranks)])
 
 
 _ALL = (
-    Op("all_gather", _one, _each, lambda n, r, count, of: _joined(n, 0, count, of)),
-    Op("psum", _one, _one, lambda n, r, count, of: _total(n, 0, count, of)),
-    Op("psum_scatter", _each, _one, lambda n, r, count, of: _total(n, r * count, count, of)),
-    Op("all_to_all", _each, _each, lambda n, r, count, of: _joined(n, r * count, count, of)),
-    Op("broadcast", _one, _one, lambda n, r, count, of: of(0, 0, count)),
-    Op("reduce", _one, _one, lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None),
-    Op("gather", _one, _each, lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None),
-    Op("scatter", _each, _one, lambda n, r, count, of: of(0, r * count, count)),
-    Op("ppermute", _one, _one, lambda n, r, count, of: of((r - 1) % n, 0, count)),
-    Op("pscan", _one, _one, lambda n, r, count, of: _total(r + 1, 0, count, of)),
-    Op("barrier", _one, _one, lambda n, r, count, of: of(r, 0, count)),
+    Op("all_gather", _one, _each, lambda n, r, count: _joined(n, 0, count)),
+    Op("psum", _one, _one, lambda n, r, count: _total(n, 0, count)),
+    Op("psum_scatter", _each, _one, lambda n, r, count: _total(n, r * count, count)),
+    Op("all_to_all", _each, _each, lambda n, r, count: _joined(n, r * count, count)),
+    Op("broadcast", _one, _one, lambda n, r, count: values(0, 0, count)),
+    Op("reduce", _one, _one, lambda n, r, count: _total(n, 0, count) if r == 0 else None),
+    Op("gather", _one, _each, lambda n, r, count: _joined(n, 0, count) if r == 0 else None),
+    Op("scatter", _each, _one, lambda n, r, count: values(0, r * count, count)),
+    Op("ppermute", _one, _one, lambda n, r, count: values((r - 1) % n, 0, count)),
+    Op("pscan", _one, _one, lambda n, r, count: _total(r + 1, 0, count)),
+    Op("barrier", _one, _one, lambda n, r, count: values(r, 0, count)),
 )
 
 
