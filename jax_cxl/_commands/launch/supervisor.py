@@ -154,7 +154,8 @@ class Supervisor:
                 process_group=0,
             )
         finally:
-            os.sched_setaffinity(0, available)
+            if job.bind_cores:
+                os.sched_setaffinity(0, available)
             reporter.close()
         self._ranks[child.pid] = number
         self._reports[report.fileno()] = report, child.pid
