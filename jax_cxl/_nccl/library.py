@@ -112,7 +112,7 @@ def describe(hosts: str, base: Mapping[str, str] = os.environ) -> str:
     """Returns a sentence: which communicators of a program go through pools, or why none does."""
     none = "no communicator of NCCL goes through a pool"
     pool = base.get("JAX_CXL_NCCL_POOL")
-    if not _has_gpu():
+    if not has_gpu():
         return f"{none}: this machine has no NVIDIA GPU (there is no /dev/nvidia0)"
     if hosts == "machines" and not pool:
         return (
@@ -149,7 +149,8 @@ def become(program: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     os.execve(found, command, variables)
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
+    """Returns whether an NVIDIA driver is there, on Linux or in Windows' subsystem for Linux."""
     places = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version")
     return any(map(os.path.exists, places))
 

@@ -12,9 +12,9 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import __main__ as command_line
-from jax_cxl._commands.bench import cli as bench
 from jax_cxl._commands.launch import cli as launch
 from jax_cxl._commands.status import doctor
+from jax_cxl._nccl import library
 
 
 def _refused(*arguments: str) -> str:
@@ -60,7 +60,7 @@ class ArgumentsTest(parameterized.TestCase):
     def test_no_gpu(self):
         with (
             mock.patch("importlib.util.find_spec"),
-            mock.patch.object(bench, "_DRIVERS", ("/missing",)),
+            mock.patch.object(library, "has_gpu", lambda: False),
         ):
             self.assertIn("needs an NVIDIA GPU", _refused("bench", "--platform", "cuda"))
 

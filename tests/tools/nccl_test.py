@@ -319,7 +319,7 @@ def test_what_goes_through_a_pool(monkeypatch, capsys, tmp_path, gpu, hosts, var
     for name in ("libnccl", "libnccl.so.2"):
         shutil.copy(sys.executable, tmp_path / name)
     monkeypatch.setattr(library, "real_path", lambda: tmp_path / "libnccl")
-    monkeypatch.setattr(library, "_has_gpu", lambda: gpu)
+    monkeypatch.setattr(library, "has_gpu", lambda: gpu)
     for name in ("JAX_CXL_NCCL_LIBRARY", "JAX_CXL_NCCL_POOL", *library._PATHS):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

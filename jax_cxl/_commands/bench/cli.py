@@ -12,11 +12,10 @@ from jax_cxl._commands import option_types
 from jax_cxl._commands.measuring import results_file
 from jax_cxl._commands.measuring.ops import MAX_RANKS, OPS
 from jax_cxl._job.launched.environment import launched
+from jax_cxl._nccl import library
 
 _PROGRAM = "python -m jax_cxl bench"
 _BASELINES = ("gloo", "nccl")
-# Files that an NVIDIA driver makes: on Linux, and in Windows' subsystem for Linux.
-_DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32", "int8", "uint8")
 
 _DESCRIPTION = """\
@@ -166,7 +165,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             "--platform cuda needs jax_cxl's CUDA module, which was not built: see docs/cuda.md."
         )
-    if cuda and not any(map(os.path.exists, _DRIVERS)):
+    if cuda and not library.has_gpu():
         raise ValueError(
             "--platform cuda needs an NVIDIA GPU, and this machine has no driver: leave --platform"
             " out."
