@@ -8,7 +8,6 @@ from typing import Any
 
 from jax._src import cache_key as _cache_key, compiler as _compiler
 from jax._src.lib import xla_client as _xla_client
-from jax._src.lib.mlir import ir as _ir
 
 _cache_key.get, _xla_client.Client.deserialize_executable  # noqa: B018
 _compiler.compile_or_get_cached, _xla_client.LoadedExecutable.fingerprint  # noqa: B018
@@ -64,11 +63,6 @@ class Compilation:
     devices: list[int]
     platform: str
     options: Any
-
-    @property
-    def name(self) -> str:
-        """Name of the program."""
-        return _ir.StringAttr(self.module.operation.attributes["sym_name"]).value
 
     def count_equal_programs_together(self) -> None:
         """Lets JAX count the launches of equal programs together, on CPUs.

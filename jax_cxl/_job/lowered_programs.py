@@ -147,14 +147,14 @@ def _compile(program: _compat.compilation.Compilation, compile_program: Callable
         return compile_program()
     if program.platform == "cpu":
         program.count_equal_programs_together()
-    name = program.name
-    with loading(name):
-        _core.PROGRAMS.begin(name)
+    lowered = name(program.module)
+    with loading(lowered):
+        _core.PROGRAMS.begin(lowered)
         executable = compile_program()
-        if _core.PROGRAMS.has_sites(name):
+        if _core.PROGRAMS.has_sites(lowered):
             # The compiler hook changes the program after this text. What it makes of the program
             # depends on the devices and the setting. `strict` only decides whether it raises.
             wanted = setting.current()
             made_for = f"{program.devices} {wanted and wanted._replace(strict=False)}"
-            complete(name, f"{made_for} {program.text()}", executable)
+            complete(lowered, f"{made_for} {program.text()}", executable)
     return executable

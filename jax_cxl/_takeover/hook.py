@@ -100,7 +100,7 @@ def _exchange(
     """Takes over one collective. Returns whether it was taken over."""
     computation, old = found.computation, found.outer
     try:
-        if not world.wants(match.devices(module, found)):
+        if world.why_not(match.devices(module, found)):
             return False
         if obstacle:
             raise NotTakenError(obstacle)

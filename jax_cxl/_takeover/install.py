@@ -55,9 +55,9 @@ def _cache_key(devices: list[int]) -> str:
     if wanted is None:
         return survey.cache_key()
     key = f"{code()} {wanted} {devices}{survey.cache_key()}"
-    # The hook changes only programs for whose devices `World.wants` is true. The key of any other
-    # program has no ranks, so such a program need not wait for the job to start.
-    if not start.devices()._replace(local=wanted.local).wants([devices]):
+    # The hook changes only programs for whose devices `World.why_not` is empty. The key of any
+    # other program has no ranks, so such a program need not wait for the job to start.
+    if start.devices()._replace(local=wanted.local).why_not([devices]):
         return key
     world = start.world(wanted)
     return f"{key} {sorted(world.rank_of.items())} {world.generation}"

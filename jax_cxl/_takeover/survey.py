@@ -141,20 +141,13 @@ def _theirs(
     decisions: Decisions,
     line: str,
 ) -> Collective:
-    through, why, ranks = XLA, "", 0
+    through, ranks = XLA, 0
     try:
         groups = match.devices(module, found)
         ranks = max(map(len, groups), default=0)
-        local = not world._replace(local=False).wants(groups)
-        if all(len(set(group)) < 2 for group in groups):
-            why = "no data move: each group has one device"
-        elif local and not (how and how.local):
-            why = "its groups lie within one process"
-        elif how is None:
-            why = _OFF
-        elif found.outer.name in decisions.left:
-            why = decisions.left[found.outer.name]
-        else:
+        why = world._replace(local=how is not None and how.local).why_not(groups)
+        why = why or (_OFF if how is None else decisions.left.get(found.outer.name, ""))
+        if not why:
             if found.opcode == "collective-permute":
                 ranks = len(match.collective(module, found).groups[0])
             through, why = POOL, "jax_cxl.replace_collectives has taken it over"

@@ -23,10 +23,9 @@ class World(NamedTuple):
     levels: bool | None = False
     gpus: bool = False
 
-    def wants(self, groups: Groups) -> bool:
-        """Whether a collective over these groups of devices should be taken over."""
+    def why_not(self, groups: Groups) -> str:
+        """Returns why a collective over these groups should stay with XLA, "" if it should not."""
         if all(len(set(group)) < 2 for group in groups):
-            return False
-        return self.local or any(
-            len({self.process_of[device] for device in group}) > 1 for group in groups
-        )
+            return "no data move: each group has one device"
+        crosses = any(len({self.process_of[device] for device in group}) > 1 for group in groups)
+        return "" if self.local or crosses else "its groups lie within one process"

@@ -1,6 +1,7 @@
 """A collective in two halves: `start` starts it, and `done` of its future waits for it."""
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,31 +9,24 @@ import jax
 
 from jax_cxl._lowering.start_done import future as futures, split_function
 from jax_cxl._lowering.start_done.future import Future
-from jax_cxl.ops.all_gather import all_gather
-from jax_cxl.ops.all_to_all import all_to_all, pswapaxes
 from jax_cxl.ops.moe.combine import moe_combine, moe_combine_halves
 from jax_cxl.ops.moe.dispatch import moe_dispatch, moe_dispatch_halves
-from jax_cxl.ops.ppermute import ppermute, pshuffle
-from jax_cxl.ops.psum_scatter import psum_scatter
-from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all
-from jax_cxl.ops.reductions import pand, pmax, pmean, pmin, por, psum
-from jax_cxl.ops.rooted import broadcast, gather, pbroadcast, reduce, scatter
-from jax_cxl.ops.scan import pexscan, pscan
-from jax_cxl.ops.take_rows import take_rows
 
-# All operations that can be started. `split_function.start` starts all collectives of an operation
-# that do not depend on another collective.
-_OPERATIONS = (
-    *(all_gather, all_to_all, broadcast, gather, moe_combine, moe_dispatch, pand, pbroadcast),
-    *(pexscan, pmax, pmean, pmin, por, ppermute, pscan, pshuffle, psum, psum_scatter, pswapaxes),
-    *(ragged_all_to_all, reduce, scatter, take_rows),
-)
+# Operations that cannot be started. They wait outside of programs, or are made of operations that
+# need the results of each other.
+_AT_ONCE = ("barrier", "pargmax", "pargmin", "precv", "process_gather", "psend", "start")
 # Functions of the same arguments that start an operation in another way, and return what
 # `split_function.start` returns.
 _HALVES: dict[Callable[..., Any], Callable[..., Any]] = {
     moe_combine: moe_combine_halves,
     moe_dispatch: moe_dispatch_halves,
 }
+
+
+def startable() -> list[Callable[..., Any]]:
+    """Returns all operations that can be started."""
+    public = importlib.import_module("jax_cxl.ops.public")  # It imports this module.
+    return [getattr(public, name) for name in public.__all__ if name not in _AT_ONCE]
 
 
 def start(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
@@ -73,9 +67,10 @@ def start(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future
       >>> jax.jit(step)(jnp.arange(4), jnp.zeros(4))
       Array([6., 6., 6., 6.], dtype=float32)
     """
+    operations = startable()
     function = getattr(operation, "__func__", operation)  # of a bound method
-    if not any(function is each for each in (*_OPERATIONS, *futures.METHODS)):
-        names = ", ".join(each.__name__ for each in _OPERATIONS)
+    if not any(function is each for each in (*operations, *futures.METHODS)):
+        names = ", ".join(each.__name__ for each in operations)
         raise TypeError(
             f"jax_cxl.start cannot start {operation!r}: pass one of these functions of jax_cxl, or"
             f" Table.take, then its arguments: {names}."
@@ -86,4 +81,5 @@ def start(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future
     if jax.default_backend() == "cpu":
         return Future(operation(*args, **kwargs), name)
     halves = _HALVES.get(operation) or functools.partial(split_function.start, operation)
-    return futures.of(name, *halves(*args, **kwargs))
+    pending, others, rest = halves(*args, **kwargs)
+    return Future((pending, others), name, futures.Finish(rest))

@@ -20,7 +20,7 @@ class StartDoneTest(parameterized.TestCase):
         start_done = importlib.import_module("jax_cxl.ops.start_done")
         # tests/moe starts the operations for experts, and tests/gpu those that move rows.
         others = {"ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine"}
-        names = {operation.__name__ for operation in start_done._OPERATIONS}
+        names = {operation.__name__ for operation in start_done.startable()}
         self.assertEqual(names, {*ARGUMENTS, *others})
 
     @parameterized.parameters(*ARGUMENTS)

@@ -84,7 +84,7 @@ class DisableJitTest(absltest.TestCase):
         for name, of in _ON_RANKS.items():
             operation = getattr(jax_cxl, name)
             of_ranks[name] = functools.partial(of, operation)
-            if operation in start_done._OPERATIONS:
+            if operation in start_done.startable():
                 of_ranks[f"start {name}"] = functools.partial(_started, operation, of)
         for name in ("psum", "all_gather", "ppermute", "all_to_all"):
             squares = functools.partial(_squares, of_ranks[name])

@@ -5,7 +5,6 @@ coordination service where the pool is. Once all processes have mapped the pool,
 removed.
 """
 
-import dataclasses
 import json
 from collections.abc import Sequence
 
@@ -16,42 +15,27 @@ from jax_cxl._job import platforms
 from jax_cxl._job.meeting import arrival, connection
 from jax_cxl._job.pool import pool_uri, pools
 
-
-@dataclasses.dataclass
-class _Past:
-    """Facts about earlier runtimes that the next `initialize` needs. They outlive `shutdown`.
-
-    `generation` and `members` are equal in all processes that meet, because these processes have
-    called `initialize` and `regroup` the same number of times.
-
-    Attributes:
-      generation: generation of the last runtime; -1 if there was none.
-      members: the ranks that have continued after an error; None for all.
-      lost: ranks whose processes had ended before the last shutdown.
-    """
-
-    generation: int = -1
-    members: Sequence[int] | None = None
-    lost: Sequence[int] = ()
-
-
-_past = _Past()
+# What the next `initialize` needs to know of earlier runtimes. The first two are equal in all
+# processes that meet, because these have called `initialize` and `regroup` equally often.
+_generation = -1  # of the last runtime; -1 if there was none
+_members: Sequence[int] | None = None  # the ranks that have continued after an error; None: all
+_lost: Sequence[int] = ()  # ranks whose processes had ended before the last shutdown
 
 
 def processes_left() -> Sequence[int]:
     """Returns the processes that have continued after errors. At first these are all."""
-    if _past.members is None:
+    if _members is None:
         return range(_compat.distributed.process_count())
-    return sorted({jax.devices()[rank].process_index for rank in _past.members})
+    return sorted({jax.devices()[rank].process_index for rank in _members})
 
 
 def check_lost() -> None:
     """Raises if a rank that `initialize` would wait for is lost."""
-    if not _past.lost:
+    if not _lost:
         return
-    were = "was" if len(_past.lost) == 1 else "were"
+    were = "was" if len(_lost) == 1 else "were"
     raise errors.NotInitializedError(
-        f"{_text.numbered('rank', _past.lost)} {were} lost before jax_cxl.shutdown(), and"
+        f"{_text.numbered('rank', _lost)} {were} lost before jax_cxl.shutdown(), and"
         " jax_cxl.initialize() waits for all ranks that communicated. To continue without lost"
         " ranks, call jax_cxl.regroup() before jax_cxl.shutdown(). Now all processes have to start"
         " again."
@@ -60,10 +44,10 @@ def check_lost() -> None:
 
 def come_together(spec: pool_uri.PoolSpec, platform: platforms.Platform) -> pools.Meeting:
     """Meets the other processes that are left."""
-    before = _past.generation
+    before = _generation
     devices = jax.devices()
     everyone = range(len(devices))
-    members = everyone if _past.members is None else _past.members
+    members = everyone if _members is None else _members
     processes = sorted({devices[rank].process_index for rank in members})
     if len(processes) > 1:
         connection.check_open_files(len(processes))
@@ -81,19 +65,21 @@ def come_together(spec: pool_uri.PoolSpec, platform: platforms.Platform) -> pool
 
 def remember(meeting: pools.Meeting) -> None:
     """Remembers who has met, for the next `initialize`."""
-    _past.generation = meeting.generation
+    global _generation, _members
+    _generation = meeting.generation
     everyone = len(meeting.members) == jax.device_count()
-    _past.members = None if everyone else list(meeting.members)
+    _members = None if everyone else list(meeting.members)
 
 
 def note_end(lost: Sequence[int]) -> None:
     """Remembers which ranks were lost when a runtime of this process ended."""
-    _past.lost = lost
+    global _lost
+    _lost = lost
 
 
 def somebody_was_lost() -> bool:
     """Returns whether this process has noticed that another process was lost."""
-    return bool(_past.lost) or _past.members is not None
+    return bool(_lost) or _members is not None
 
 
 def _meet(

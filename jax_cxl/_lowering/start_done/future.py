@@ -78,7 +78,7 @@ class Future:
         return self.value if self.finish is None else self.finish(self.value, after)
 
 
-class _Finish:
+class Finish:
     """Waits for the collectives of an operation and evaluates the rest of the operation.
 
     All instances are equal, so that JAX accepts a future as the carry of a loop. The lowering rules
@@ -95,14 +95,7 @@ class _Finish:
         return self._rest(results, others)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Finish)
+        return isinstance(other, Finish)
 
     def __hash__(self) -> int:
-        return hash(_Finish)
-
-
-def of(
-    operation: str, pending: list[split_function.Pending], others: Any, rest: split_function.Rest
-) -> Future:
-    """Returns the future of an operation from what `split_function.start` has returned."""
-    return Future((pending, others), operation, _Finish(rest))
+        return hash(Finish)
