@@ -42,15 +42,12 @@ def entries(folder: str) -> dict[str, str]:
     return {key.rpartition("/")[2]: text for key, text in found}
 
 
-def key_value(key: str, milliseconds: int = 0) -> str | None:
-    """Returns the value of a key in the coordination service, None if the key has none."""
-    service = client()
+def key_value(key: str, milliseconds: int) -> str | None:
+    """Returns the value of a key in the coordination service, None if it gets none in time."""
     try:
-        if milliseconds:
-            return service.blocking_key_value_get(key, milliseconds)
-        return service.key_value_try_get(key)
+        return client().blocking_key_value_get(key, milliseconds)
     except jax.errors.JaxRuntimeError as error:
-        if "NOT_FOUND" in str(error) or "DEADLINE_EXCEEDED" in str(error):
+        if "DEADLINE_EXCEEDED" in str(error):
             return None
         raise
 

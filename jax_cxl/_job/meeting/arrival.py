@@ -25,7 +25,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -51,35 +51,29 @@ _expected: set[int] = set()  # The processes that meet in this attempt.
 _ends: str | None = None  # How this program ends, once it no longer waits for a start.
 
 
-def _pauses() -> Iterator[float]:
-    """Yields how many seconds to wait before each further look.
-
-    The first waits are short, because the other processes usually come within milliseconds.
-    """
-    return itertools.chain((0.001, 0.002, 0.004, 0.008, 0.016), itertools.repeat(_LONGEST_PAUSE))
-
-
 def await_ranks(timeout: float) -> None:
     """Waits until all ranks of the launcher, if there is one, have begun to connect."""
     board = launch_environment.board
     if board is None:
         return
     launch_environment.note_connecting()
-    deadline = time.monotonic() + timeout
-    pauses = _pauses()
-    while missing := board.ranks(RUNS) + board.ranks(ENDED):
+
+    def all_connect() -> bool | None:
         if ended := board.ranks(ENDED):
             raise errors.NotInitializedError(
                 f"{_text.numbered('rank', ended)} ended without calling jax_cxl.initialize(), or"
                 " jax.distributed.initialize(). All ranks have to call it before they use a device"
             )
-        if time.monotonic() > deadline:
-            raise errors.NotInitializedError(
-                f"{_text.numbered('rank', missing)} did not call jax_cxl.initialize() within"
-                f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it before they"
-                " use a device. Raise that timeout if ranks start further apart"
-            )
-        time.sleep(next(pauses))
+        return not board.ranks(RUNS) or None
+
+    def problem() -> str:
+        return (
+            f"{_text.numbered('rank', board.ranks(RUNS))} did not call jax_cxl.initialize() within"
+            f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it before they"
+            " use a device. Raise that timeout if ranks start further apart"
+        )
+
+    wait_for(all_connect, timeout, problem)
 
 
 def begin(awaited: Sequence[int], timeout: float, settings: dict[str, Any]) -> None:
@@ -170,7 +164,8 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
         After `timeout` seconds, `problem` gives the text of the error.
     """
     deadline = time.monotonic() + timeout
-    pauses = _pauses()
+    # The first waits are short, because the other processes usually come within milliseconds.
+    pauses = itertools.chain((0.001, 0.002, 0.004, 0.008, 0.016), itertools.repeat(_LONGEST_PAUSE))
     while True:
         if _ends is not None:
             raise errors.NotInitializedError(f"its program ended before that ({_ends})")
