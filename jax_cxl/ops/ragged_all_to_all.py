@@ -9,12 +9,14 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from jax_cxl import _compat
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import (
     check_slices,
     indices,
+    local_lowering,
     lowering,
     named_axis,
-    row_lowering,
+    rank_groups,
     vmapped_axis,
 )
 from jax_cxl._lowering.primitives.documentation import documented
@@ -161,16 +163,36 @@ def _abstract_eval(operand, output, table, *, axes, groups, size, elements):
 
 
 def _lower(ctx, operand, output, table, *, axes, groups, size, elements):
-    return row_lowering.ragged_all_to_all(
-        ctx,
-        operand,
-        output,
+    rows, into, entries = ctx.avals_in
+    ranks = rank_groups.of_groups(ctx, "ragged_all_to_all", axes, groups)
+    if size == 1:
+        alone = functools.partial(_exchange_alone, elements=elements)
+        return local_lowering.local(ctx, alone, operand, output, table)
+    if rows.size == 0 or into.size == 0:
+        return _only_check(ctx, output, table, ranks, elements)
+    sizes = (rows.shape[0], into.shape[0], entries.shape[1] // size, elements)
+    return lowering.call_rows(ctx, Op.RAGGED_ALL_TO_ALL, ranks, sizes, operand, output, table)
+
+
+def _only_check(ctx, output, table, ranks, elements):
+    """Checks the tables of all ranks, and returns `output` unchanged, because no bytes move."""
+    operand, into, entries = ctx.avals_in
+    tables = jax.core.ShapedArray((ranks.shape[1], *entries.shape), entries.dtype)
+    (gathered,) = lowering.between(
+        ctx.replace(avals_in=[entries], avals_out=[tables]),
         table,
-        axes=axes,
-        groups=groups,
-        elements=elements,
-        alone=functools.partial(_exchange_alone, elements=elements),
+        name="ragged_all_to_all",
+        op=Op.ALL_GATHER,
+        ranks=ranks,
+        result_blocks=0,
     )
+
+    def after_check(tables, x):
+        rows = {"rows": operand.shape[0], "into": into.shape[0], "elements": elements}
+        return check_slices.checked(tables, x, **rows)[1]
+
+    ctx = ctx.replace(avals_in=[tables, into])
+    return local_lowering.local(ctx, after_check, gathered, output)
 
 
 def _jvp(primals, tangents, **params):

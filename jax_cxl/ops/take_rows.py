@@ -6,15 +6,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.interpreters import ad, batching
 
 from jax_cxl import _compat
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import (
     dtypes,
     indices as index_arrays,
+    local_lowering,
     lowering,
     named_axis,
-    row_lowering,
+    rank_groups,
     vmapped_axis,
 )
 from jax_cxl._lowering.primitives.documentation import documented
@@ -120,10 +123,15 @@ def _abstract_eval(table, indices, *published, axes, groups, size):
     return named_axis.abstract_result("take_rows", table, axes, shape=shape)
 
 
-def _lower(ctx, table, indices, *published, axes, groups, size):
-    return row_lowering.take_rows(
-        ctx, table, indices, *published, axes=axes, groups=groups, alone=take_alone
-    )
+def _lower(ctx, *operands, axes, groups, size):
+    table, out = ctx.avals_in[0], ctx.avals_out[0]
+    ranks = rank_groups.of_groups(ctx, "take_rows", axes, groups)
+    if table.size == 0 or out.size == 0:
+        return local_lowering.local(ctx, lambda *_: lax.full(out.shape, 0, out.dtype), *operands)
+    if size == 1:
+        return local_lowering.local(ctx, take_alone, *operands)
+    sizes = (table.shape[0], out.shape[0])
+    return lowering.call_rows(ctx, Op.TAKE_ROWS, ranks, sizes, *operands)
 
 
 def _jvp(primals, tangents, **params):

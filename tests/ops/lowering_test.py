@@ -70,7 +70,6 @@ class FakeWorldTest(parameterized.TestCase):
                 "groups": "dense<[100, 101]>",
                 "sources": "dense<>",
                 "reverse": "0",
-                "alone": "0",
                 "rows": "dense<>",
                 "places": "dense<>",
                 "processes": "0",

@@ -1,9 +1,9 @@
 """Lowering of the collectives to XLA custom calls.
 
-Every collective except `barrier`, `ragged_all_to_all` and `take_rows` (row_lowering.py) is a custom
-call of the target `jax_cxl_collective` with one operand and one result. Attributes describe the
-call. The attribute `groups` lists the ranks of all groups, group after group, with `group_size`
-ranks in each.
+Every collective except `barrier`, `ragged_all_to_all` and `take_rows` is a custom call of the
+target `jax_cxl_collective` with one operand and one result. Attributes describe the call. The
+attribute `groups` lists the ranks of all groups, group after group, with `group_size` ranks in
+each.
 
 The block of each rank must be contiguous in memory. A collective along a dimension other than the
 first therefore asks XLA for a layout with this dimension outermost. XLA transposes the array then,
@@ -109,6 +109,42 @@ def between(
         return call(ctx, x, **made)
 
     return carriers.carried(ctx, carrier, lower, x)
+
+
+def call_rows(
+    ctx: mlir.LoweringRuleContext, op: Op, ranks: np.ndarray, rows: tuple[int, ...], *operands: Any
+) -> Sequence:
+    """Calls an operation that moves rows, or starts it if the context has a second result, a token.
+
+    Arrays among the operands determine at run time which rows move. On GPUs, the call has one more
+    result, its scratch memory.
+    """
+    table: Any = ctx.avals_in[0]
+    carrier = carriers.of(table.dtype, op)
+
+    def lower(ctx, *operands):
+        result, *token = ctx.avals_out
+        if token:
+            operands = tuple(local_lowering.fence(ctx, ctx.avals_in, *operands))
+        scratch = []
+        if "cuda" in ctx.module_context.platforms:
+            shape = (contract.row_scratch_bytes(ranks.shape[1], *rows[:3]),)
+            scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
+        avals_out = [result, *scratch, *token]
+        call = jax.ffi.ffi_lowering(
+            contract.START_ROWS_TARGET if token else contract.ROWS_TARGET,
+            # `done` asks for the same layouts.
+            operand_layouts=[layout(aval.ndim, None) for aval in ctx.avals_in],
+            result_layouts=[layout(aval.ndim, None) for aval in avals_out],
+            operand_output_aliases={1: 0} if op is Op.RAGGED_ALL_TO_ALL else None,
+            has_side_effect=bool(token),
+        )
+        sizes = {"dtype": DTYPES.index(carrier), "count": table.size, "rows": rows}
+        made = attributes(ctx, op.name.lower(), op, ranks, **sizes)
+        results = call(ctx.replace(avals_out=avals_out), *operands, **made)
+        return [results[0], *results[1 + len(scratch) :]]
+
+    return carriers.carried(ctx, carrier, lower, *operands)
 
 
 def attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> dict[str, Any]:
