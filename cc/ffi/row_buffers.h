@@ -38,7 +38,7 @@ struct RowBuffers {
 };
 
 // Checks the tables of slices of a ragged_all_to_all that moves its rows by
-// other means than the pool (jax_cxl/_lowering/primitives/check_slices.py).
+// other means than the pool (jax_cxl/ops/ragged_all_to_all.py).
 //
 // `tables` is a buffer of shape (..., ranks, 4, entries). It holds the tables
 // of all ranks of a group, for any number of groups. `data` is the contents of

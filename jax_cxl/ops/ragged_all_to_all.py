@@ -6,12 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import ad, batching
+from jax.interpreters import ad, batching, mlir
 
 from jax_cxl import _compat
+from jax_cxl._job import lifecycle, platforms
+from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import (
-    check_slices,
     indices,
     local_lowering,
     lowering,
@@ -124,10 +125,48 @@ def _bind(operand, output, table, *, axes, groups, size, elements):
     )
 
 
+# Usually the executors check the slices (cc/plan/slices.h). In three cases a separate custom call
+# checks them, with the same errors: under `jax.vmap` over the axis of the exchange, in a group of
+# one rank, and if there are no bytes to move. XLA removes computations of arrays without elements,
+# so no check runs if the result of the exchange has no elements.
+#
+# This primitive takes tables of shape (..., ranks, 4, entries) and any other arrays, and returns
+# all of them unchanged.
+check_slices_p = _compat.tracing.Primitive("check_slices")
+check_slices_p.multiple_results = True
+
+
+def _checked(tables, *values, rows, into, elements):
+    """Checks the tables of all ranks of a group. Returns the tables and `values`, unchanged.
+
+    If the tables are wrong, the program fails at run time. The check runs only if a result is used.
+    """
+    sizes = (rows, into, tables.shape[-1] // tables.shape[0], elements)
+    return check_slices_p.bind(tables, *values, rows=sizes)
+
+
+def _lower_check(ctx, *operands, rows):
+    for platform in platforms.ALL:
+        if platform.name in ctx.module_context.platforms:
+            lifecycle.register_handlers(platform)
+    call = jax.ffi.ffi_lowering(
+        contract.CHECK_SLICES_TARGET,
+        operand_output_aliases={i: i for i in range(len(operands))},
+        # XLA removes a call without a side effect if its results have no bytes.
+        has_side_effect=True,
+    )
+    return call(ctx, *operands, rows=np.asarray(rows, np.int64))
+
+
+def _batch_check(operands, dims, *, rows):
+    (tables,), (d,) = operands, dims
+    return check_slices_p.bind(jnp.moveaxis(tables, d, 0), rows=rows), [0]
+
+
 def _exchange(operand, output, table, elements):
     """Computes the results of all ranks, whose values are stacked along the first dimension."""
     (n, rows), into = operand.shape[:2], output.shape[1]
-    (table,) = check_slices.checked(table, rows=rows, into=into, elements=elements)
+    (table,) = _checked(table, rows=rows, into=into, elements=elements)
     if not rows:
         operand = jnp.zeros((n, 1, *operand.shape[2:]), operand.dtype)  # Nothing takes this row.
     slices = table.shape[-1] // n
@@ -189,7 +228,7 @@ def _only_check(ctx, output, table, ranks, elements):
 
     def after_check(tables, x):
         rows = {"rows": operand.shape[0], "into": into.shape[0], "elements": elements}
-        return check_slices.checked(tables, x, **rows)[1]
+        return _checked(tables, x, **rows)[1]
 
     ctx = ctx.replace(avals_in=[tables, into])
     return local_lowering.local(ctx, after_check, gathered, output)
@@ -246,6 +285,12 @@ def _batch(axis_data, operands, dims, *, axes, groups, size, elements):
     out = bind(rows, into, table, elements=batch * elements)
     return out.reshape(output.shape), 0
 
+
+check_slices_p.def_abstract_eval(lambda *operands, rows: operands)
+for _platform in platforms.ALL:
+    mlir.register_lowering(check_slices_p, _lower_check, platform=_platform.name)
+lowering.run_alone(check_slices_p, "rows")
+batching.primitive_batchers[check_slices_p] = _batch_check
 
 ragged_all_to_all_p.def_effectful_abstract_eval(_abstract_eval)
 lowering.register(ragged_all_to_all_p, _lower)
