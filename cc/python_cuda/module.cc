@@ -80,16 +80,10 @@ NB_MODULE(_cuda, m) {
   m.doc() = "CUDA handlers of jax_cxl.";
 
   m.def(
-      "register_pool",
-      [](const nb::capsule& runtime, const std::vector<int>& devices) {
-        return comm::DeviceRuntime::Register(*RuntimeOf(runtime), devices);
-      },
-      "runtime"_a, "devices"_a);
-  m.def(
       "start",
       [](const nb::capsule& runtime, const std::vector<int>& devices,
-         bool direct, uint64_t slot_bytes, int num_slots, double warn_after,
-         double timeout, int flush_threads, uint64_t flush_piece_bytes,
+         uint64_t slot_bytes, int num_slots, double warn_after, double timeout,
+         int flush_threads, uint64_t flush_piece_bytes,
          bool gpu_writes_memory) {
         comm::DeviceOptions options;
         options.slot_bytes = slot_bytes;
@@ -99,12 +93,11 @@ NB_MODULE(_cuda, m) {
         options.flush_threads = flush_threads;
         options.flush_piece_bytes = flush_piece_bytes;
         options.gpu_writes_memory = gpu_writes_memory;
-        RaiseIfError(comm::DeviceRuntime::Start(RuntimeOf(runtime), devices,
-                                                options, direct));
+        return comm::DeviceRuntime::Start(RuntimeOf(runtime), devices, options);
       },
-      "runtime"_a, "devices"_a, nb::kw_only(), "direct"_a, "slot_bytes"_a,
-      "num_slots"_a, "warn_after"_a, "timeout"_a, "flush_threads"_a,
-      "flush_piece_bytes"_a, "gpu_writes_memory"_a);
+      "runtime"_a, "devices"_a, nb::kw_only(), "slot_bytes"_a, "num_slots"_a,
+      "warn_after"_a, "timeout"_a, "flush_threads"_a, "flush_piece_bytes"_a,
+      "gpu_writes_memory"_a);
   m.def(
       "use_core",
       [](ffi::ProgramSites& programs, ffi::Failures& failures) {

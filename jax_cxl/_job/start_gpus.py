@@ -1,11 +1,8 @@
 """Starts the ranks that are GPUs, after the part of the start that is the same for all ranks."""
 
 import functools
-import logging
 from types import ModuleType
 from typing import Any
-
-import jax
 
 from jax_cxl import _core
 from jax_cxl._job import configuration
@@ -19,30 +16,15 @@ def start(
     tuning: Any,
     gpu_writes_memory: bool,
 ) -> None:
-    """Starts this process's GPUs. All processes call it together, after `_core.start`.
+    """Starts this process's GPUs, after `_core.start`.
 
-    If CUDA cannot register the pool's memory in some process (as with files of some file systems),
-    all processes move the data through pinned memory of their hosts. `devices` are ordinals of the
-    GPUs on this host, as XLA and CUDA count them.
+    `devices` are ordinals of the GPUs on this host, as XLA and CUDA count them.
     """
     _explain_errors(cuda)
     core: Any = _core
-    runtime = core.runtime()
-    obstacles = [cuda.register_pool(runtime, devices)]
-    if jax.process_count() > 1:
-        what = "report whether GPUs can access the pool"
-        told = _core.exchange("pool_obstacle", what, obstacles[0].encode())
-        obstacles = [obstacle.decode() for obstacle in told]
-    direct = not any(obstacles)
-    if not direct:
-        logging.getLogger("jax_cxl").warning(
-            "GPUs cannot access the pool directly, so the host copies all data: %s",
-            next(filter(None, obstacles)),
-        )
     cuda.start(
-        runtime,
+        core.runtime(),
         devices,
-        direct=direct,
         slot_bytes=config.slot_bytes,
         num_slots=config.num_slots,
         warn_after=config.warn_after,

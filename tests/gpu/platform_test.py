@@ -63,21 +63,15 @@ class PlatformTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "has cpu devices, but the ranks are the cuda"):
             harness.run(lambda x: ops.ppermute(x, "i", [(0, 1)]), harness.values(2))
 
-    @parameterized.parameters(("", True), ("a file system without pages", False))
-    def test_start_of_gpus(self, obstacle, direct):
+    def test_start_of_gpus(self):
         cuda = mock.Mock()
-        cuda.register_pool.return_value = obstacle
         core = mock.Mock()
         self.enterContext(mock.patch.object(start_gpus, "_core", core))
         config = configuration.Config(slot_bytes=4096, num_slots=4)
         tuning = tuning_table.make({"flush_threads": 2, "flush_piece_bytes": 65536})
-        with self.assertLogs("jax_cxl") if obstacle else self.assertNoLogs("jax_cxl"):
-            start_gpus.start(cuda, [3], config, tuning, gpu_writes_memory=True)
-        runtime = core.runtime.return_value
-        cuda.register_pool.assert_called_once_with(runtime, [3])
+        start_gpus.start(cuda, [3], config, tuning, gpu_writes_memory=True)
         cuda.start.assert_called_once_with(
-            *(runtime, [3]),
-            direct=direct,
+            *(core.runtime.return_value, [3]),
             slot_bytes=4096,
             num_slots=4,
             warn_after=config.warn_after,
@@ -91,7 +85,6 @@ class PlatformTest(parameterized.TestCase):
         lifecycle.ensure_started()  # Errors have our classes from then on.
         before = len(program_errors._sources)
         cuda = mock.Mock()
-        cuda.register_pool.return_value = ""
         cuda.failure.return_value = None
         self.enterContext(mock.patch.object(start_gpus, "_core", mock.Mock()))
         config = configuration.Config()

@@ -349,8 +349,8 @@ int Main(int argc, char** argv) {
   Benchmark benchmark(ranks, under_way * largest, flags.between);
   std::vector<std::unique_ptr<DeviceWorld>> worlds;
   for (const Setting& setting : settings)
-    worlds.push_back(std::make_unique<DeviceWorld>(
-        ranks, setting.Options(), true, 1, 192 << 20, setting.Mode()));
+    worlds.push_back(std::make_unique<DeviceWorld>(ranks, setting.Options(), 1,
+                                                   192 << 20, setting.Mode()));
   for (const std::string& name : flags.ops) {
     const plan::Op op = OpByName(name);
     for (const std::string& size : flags.sizes) {

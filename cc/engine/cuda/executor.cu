@@ -50,16 +50,6 @@ __global__ void WaitForEnd(const __grid_constant__ DeviceCall call) {
   if (!warp.AwaitEnd() && threadIdx.x == 0) Stop(call.status);
 }
 
-__global__ void Wait(const uint64_t* flag, uint64_t value,
-                     const DeviceStatus* status) {
-  const volatile DeviceStatus* said = status;
-  while (LoadWord(flag) < value) {
-    if (said->abort != 0) __trap();
-    __nanosleep(200);
-  }
-  FenceSystem();
-}
-
 }  // namespace
 
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
@@ -85,17 +75,11 @@ cudaError_t LaunchCounted(const DeviceCall& call, const Shape& shape,
 cudaError_t Preload() {
   if (cudaError_t error = PreloadRows(); error != cudaSuccess) return error;
   return LoadKernels(ExecuteCounted, Execute<CallKind::kCollective>,
-                     Execute<CallKind::kRows>, WaitForEnd, Wait);
+                     Execute<CallKind::kRows>, WaitForEnd);
 }
 
 cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream) {
   WaitForEnd<<<1, 32, 0, stream>>>(call);
-  return cudaGetLastError();
-}
-
-cudaError_t LaunchWait(const uint64_t* flag, uint64_t value,
-                       const DeviceStatus* status, cudaStream_t stream) {
-  Wait<<<1, 1, 0, stream>>>(flag, value, status);
   return cudaGetLastError();
 }
 

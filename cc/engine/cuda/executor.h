@@ -54,11 +54,6 @@ cudaError_t LoadKernels(Kernels*... kernels) {
 }
 cudaError_t Preload();
 
-// Enqueues a wait until `*flag` (pinned memory of the host) is at least
-// `value`. The wait ends in a trap when `status->abort` is raised.
-cudaError_t LaunchWait(const uint64_t* flag, uint64_t value,
-                       const DeviceStatus* status, cudaStream_t stream);
-
 }  // namespace jax_cxl::cuda
 
 #endif  // JAX_CXL_ENGINE_CUDA_EXECUTOR_H_

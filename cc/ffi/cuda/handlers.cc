@@ -8,7 +8,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
 #include <vector>
 
 #include "cc/base/cuda/cuda_status.h"
@@ -89,21 +88,6 @@ struct OnGpu {
 using Cuda = OnGpu</*aside=*/false>;
 using CudaAside = OnGpu</*aside=*/true>;
 
-// The Instantiate stage, which XLA runs when it loads a program. It also
-// allocates the memory that the devices need for the call.
-xffi::ErrorOr<std::unique_ptr<CallSite>> Instantiate(
-    xffi::Dictionary attributes) {
-  auto site = CallSite::Make(attributes);
-  if (!site) return site;
-  const std::shared_ptr<comm::DeviceRuntime> runtime =
-      comm::DeviceRuntime::Current();
-  if (runtime != nullptr) {
-    const Status status = runtime->Reserve((*site)->prototype().request);
-    if (!status.ok()) return xffi::Unexpected(ToFfiError(status));
-  }
-  return site;
-}
-
 // Starts a call that has one operand. The first result is the result of the
 // call, but its contents are not complete before the call ends. The second is a
 // token, which only orders later operations.
@@ -157,7 +141,7 @@ using jax_cxl::ffi::Cuda;
 using jax_cxl::ffi::CudaAside;
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_instantiate,
-                              jax_cxl::ffi::Instantiate,
+                              jax_cxl::ffi::CallSite::Make,
                               xffi::Ffi::BindInstantiate().Attrs());
 
 JAX_CXL_DEFINE_HANDLERS(jax_cxl_cuda, jax_cxl::ffi::Cuda);

@@ -8,6 +8,7 @@
 #include "cc/base/cuda/current_device.h"
 #include "cc/base/cuda/streams.h"
 #include "cc/comm/call/backoff.h"
+#include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 
 namespace jax_cxl::comm {
@@ -39,16 +40,13 @@ bool HasLargeArena(const pool::Pool& pool) {
 
 DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
                                const DeviceOptions& options, int device,
-                               bool direct,
                                std::function<void(const Status&)> fail)
     : pool_(pool),
       peers_(peers),
       host_(host),
       options_(options),
       device_(device),
-      direct_(direct),
-      fail_(std::move(fail)),
-      host_path_(host, fail_) {}
+      fail_(std::move(fail)) {}
 
 DeviceEndpoint::~DeviceEndpoint() {
   Drain();  // Kernels use the objects destroyed below.
@@ -65,8 +63,7 @@ Status DeviceEndpoint::Open() {
       cuda::CudaStatus(cuda::PreloadFlagged(), "loading the kernels"));
   CXL_RETURN_IF_ERROR(plans_.MakeRoom());
   CXL_RETURN_IF_ERROR(copy_engine_.Open());
-  CXL_RETURN_IF_ERROR(host_path_.Open());
-  if (direct_ && pool_->coherence().cache() != nullptr)
+  if (pool_->coherence().cache() != nullptr)
     relay_ = std::make_unique<Relay>(pool_->coherence(),
                                      options_.flush_threads > 0
                                          ? options_.flush_threads
@@ -160,14 +157,12 @@ void DeviceEndpoint::Close(StreamChannel* channel) {
 }
 
 Status DeviceEndpoint::OpenChannel(const std::vector<int32_t>& members) {
-  if (!direct_) return OkStatus();
   cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   return ChannelFor(members).status();
 }
 
 Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
-  if (!direct_) return OkStatus();
   cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   CXL_ASSIGN_OR_RETURN(StreamChannel * channel, ChannelFor(members));
@@ -177,22 +172,11 @@ Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
   return channel->Connect(call);
 }
 
-Status DeviceEndpoint::Reserve(const plan::Request& request) {
-  if (direct_) return OkStatus();
-  cuda::CurrentDevice current(device_);
-  std::lock_guard lock(mutex_);
-  return host_path_.Reserve(request);
-}
-
 Result<cudaStream_t> DeviceEndpoint::Route(const std::vector<int32_t>& members,
                                            const Call& call, bool aside,
                                            cudaStream_t stream) {
   if (members.size() == 1 && call.request.op == plan::Op::kPermute) {
     CXL_RETURN_IF_ERROR(PermuteAlone(call, stream));
-    return stream;
-  }
-  if (!direct_) {
-    CXL_RETURN_IF_ERROR(host_path_.Enqueue(members, call, stream));
     return stream;
   }
   for (;;) {
@@ -243,7 +227,6 @@ Status DeviceEndpoint::Check(Clock::time_point now) {
 
 void DeviceEndpoint::EndWaits() {
   stopped_ = true;
-  host_path_.Abort();
   std::lock_guard lock(watched_mutex_);
   for (StreamChannel* channel : watched_) channel->Abort();
 }

@@ -16,7 +16,6 @@
 #include "cc/comm/health/peers.h"
 #include "cc/gpu/cuda/channel/plan_store.h"
 #include "cc/gpu/cuda/channel/stream_channel.h"
-#include "cc/gpu/cuda/host_path.h"
 #include "cc/gpu/cuda/started.h"
 #include "cc/gpu/relay/relay.h"
 #include "cc/pool/pool.h"
@@ -33,10 +32,9 @@ namespace jax_cxl::comm {
 // until there is such a group.
 class DeviceEndpoint {
  public:
-  // `direct` is true if the device itself reads and writes the pool. `fail`
-  // ends the collectives of this process, and may run on any thread.
+  // `fail` ends the collectives of this process, and may run on any thread.
   DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
-                 const DeviceOptions& options, int device, bool direct,
+                 const DeviceOptions& options, int device,
                  std::function<void(const Status&)> fail);
   ~DeviceEndpoint();
 
@@ -47,10 +45,6 @@ class DeviceEndpoint {
 
   // Waits for the other members of a group whose channel is open.
   Status Connect(const std::vector<int32_t>& members);
-
-  // If the host executes the calls of this rank (see HostPath), reserves memory
-  // for a call with this request. Otherwise does nothing.
-  Status Reserve(const plan::Request& request);
 
   // Enqueues a call after the earlier work of `stream`.
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
@@ -85,9 +79,8 @@ class DeviceEndpoint {
   Status Leave(StreamChannel* channel);
   void Close(StreamChannel* channel);
   // Enqueues a call where it belongs: on `stream` itself if the call has no
-  // peers, on the host's path if the host executes it, and otherwise on the
-  // channel of its group. Returns the stream on which the call ends: see
-  // StreamChannel::Enqueue. Requires the mutex.
+  // peers, and otherwise on the channel of its group. Returns the stream on
+  // which the call ends: see StreamChannel::Enqueue. Requires the mutex.
   Result<cudaStream_t> Route(const std::vector<int32_t>& members,
                              const Call& call, bool aside, cudaStream_t stream);
 
@@ -96,13 +89,11 @@ class DeviceEndpoint {
   Endpoint* host_;
   DeviceOptions options_;
   int device_;
-  bool direct_;
   std::function<void(const Status&)> fail_;
 
   std::mutex mutex_;
   PlanStore plans_;
   cuda::CopyEngine copy_engine_;
-  HostPath host_path_;
   std::unordered_map<uint64_t, std::unique_ptr<StreamChannel>> channels_;
   // How many channels of a group this endpoint has closed, by the group's hash.
   std::unordered_map<uint64_t, uint64_t> incarnations_;

@@ -72,7 +72,7 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   RunSoak(19, setting, 300, 1 << 20);
   if (CountDevices() < 2) return;
   for (uint64_t copy_engine_bytes : {4000, 400000}) {
-    setting = {2, 64 << 10, 3, 3, 32, true, StartMode::kStartAndDone};
+    setting = {2, 64 << 10, 3, 3, 32, StartMode::kStartAndDone};
     setting.flagged_slot_bytes = 0;
     setting.copy_engine_bytes = copy_engine_bytes;
     RunSoak(20, setting, 300, 1 << 20);
@@ -87,18 +87,17 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
-  RunSoak(10, {ranks, 0, 0, 1, 32, true, StartMode::kStartAndDone, 0}, 60,
+  RunSoak(10, {ranks, 0, 0, 1, 32, StartMode::kStartAndDone, 0}, 60, 1 << 20);
+  RunSoak(11, {ranks, 64 << 10, 3, 1, 16, StartMode::kStartAndDone, 0}, 60,
           1 << 20);
-  RunSoak(11, {ranks, 64 << 10, 3, 1, 16, true, StartMode::kStartAndDone, 0},
-          60, 1 << 20);
-  RunSoak(12, {ranks, 128 << 10, 5, 3, 8, true, StartMode::kStartAndDone, 0},
-          60, 1 << 20);
-  RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, StartMode::kStartAndDone, 4000},
-          60, 1 << 20);
+  RunSoak(12, {ranks, 128 << 10, 5, 3, 8, StartMode::kStartAndDone, 0}, 60,
+          1 << 20);
+  RunSoak(13, {ranks, 64 << 10, 2, 1, 32, StartMode::kStartAndDone, 4000}, 60,
+          1 << 20);
   // Some of these calls use single slots, some use few slots, and some use
   // pairs of slots.
-  RunSoak(21, {2, 64 << 10, 6, 1, 32, true, StartMode::kStartAndDone, 100000},
-          200, 2 << 20);
+  RunSoak(21, {2, 64 << 10, 6, 1, 32, StartMode::kStartAndDone, 100000}, 200,
+          2 << 20);
 }
 
 // Calls of a series overlap. If copy_engine_bytes is 4,000 or 1,000,000,
@@ -108,7 +107,7 @@ TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
   for (uint64_t copy_engine_bytes : {0, 4000, 1000000}) {
     Setting setting{
-        ranks, 0, 0, 1, 32, true, StartMode::kStartAndDone, copy_engine_bytes};
+        ranks, 0, 0, 1, 32, StartMode::kStartAndDone, copy_engine_bytes};
     soak::RunBatches(31, setting, 6, 15, 4 << 20);
     setting.slot_bytes = 64 << 10;
     setting.num_slots = 3;
@@ -120,12 +119,7 @@ TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
 }
 
 TEST_F(DeviceEndpointTest, StartAndDone) {
-  RunSoak(7, {3, 0, 0, 1, 32, true, StartMode::kStartAndDone}, 300, 1 << 20);
-}
-
-TEST_F(DeviceEndpointTest, ThroughTheHost) {
-  RunSoak(8, {3, 0, 0, 1, 32, false}, 300, 1 << 20);
-  RunSoak(9, {2, 0, 0, 1, 32, false, StartMode::kStartAndDone}, 100, 1 << 20);
+  RunSoak(7, {3, 0, 0, 1, 32, StartMode::kStartAndDone}, 300, 1 << 20);
 }
 
 // The flush instructions are real, but this machine's memory would be coherent
@@ -155,14 +149,8 @@ TEST_F(DeviceEndpointTest, FlushPoolsByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
   for (uint64_t copy_engine_bytes : {0, 4000}) {
-    Setting setting{ranks,
-                    64 << 10,
-                    6,
-                    1,
-                    32,
-                    true,
-                    StartMode::kStartAndDone,
-                    copy_engine_bytes};
+    Setting setting{
+        ranks, 64 << 10, 6, 1, 32, StartMode::kStartAndDone, copy_engine_bytes};
     setting.coherence = pool::CoherenceMode::kFlush;
     RunSoak(25, setting, 100, 1 << 20);
   }
@@ -223,7 +211,7 @@ TEST_F(DeviceEndpointTest, GroupsTakeTheMemoryOfOthers) {
   constexpr uint64_t kGroupBytes = sizeof(cuda::DeviceControl) + (3 << 20);
   // Rounded down to whole pages.
   constexpr uint64_t kRankBytes = kGroupBytes * 3 / 2 / 4096 * 4096;
-  DeviceWorld world(2, options, true, 1, kRankBytes);
+  DeviceWorld world(2, options, 1, kRankBytes);
   world.OpenChannels({0, 1});
   constexpr int kCalls = 90, kCount = 40000;  // flags, and slots
   std::vector<int32_t*> inputs, outputs;

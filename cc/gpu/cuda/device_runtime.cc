@@ -12,7 +12,6 @@ constexpr auto kWatchInterval = std::chrono::milliseconds(10);
 // Never destroyed: XLA's threads may still use it while the process exits.
 struct CurrentRuntime {
   std::mutex mutex;
-  std::unique_ptr<PoolRegistration> registration;
   std::shared_ptr<DeviceRuntime> runtime;
 };
 
@@ -23,22 +22,20 @@ CurrentRuntime& TheCurrent() {
 
 }  // namespace
 
-std::string DeviceRuntime::Register(const Runtime& runtime,
-                                    const std::vector<int>& devices) {
-  CurrentRuntime& current = TheCurrent();
-  std::lock_guard lock(current.mutex);
-  Result<std::unique_ptr<PoolRegistration>> made = PoolRegistration::Create(
-      runtime.pool()->base(), runtime.pool()->total_bytes(), devices);
-  if (!made.ok()) return made.status().message();
-  current.registration = *std::move(made);
-  return "";
-}
-
 Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
                             const std::vector<int>& devices,
-                            const DeviceOptions& options, bool direct) {
+                            const DeviceOptions& options) {
   std::shared_ptr<DeviceRuntime> made(new DeviceRuntime);
   made->runtime_ = std::move(runtime);
+  const pool::Pool& pool = *made->runtime_->pool();
+  Result<std::unique_ptr<PoolRegistration>> registration =
+      PoolRegistration::Create(pool.base(), pool.total_bytes(), devices);
+  if (!registration.ok())
+    return Error(registration.status().code(),
+                 "GPUs cannot use the pool: ", registration.status().message(),
+                 ". Set JAX_CXL_POOL to memory that CUDA can register, such as "
+                 "/dev/shm or a device of type dax");
+  made->registration_ = *std::move(registration);
   DeviceOptions own = options;
   if (own.flush_threads == 0)
     own.flush_threads = DefaultFlushThreads(static_cast<int>(devices.size()));
@@ -49,7 +46,7 @@ Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
                    " has no rank; please report this to jax_cxl");
     auto endpoint = std::make_unique<DeviceEndpoint>(
         made->runtime_->pool(), made->runtime_->peers(), local->endpoint, own,
-        device, direct,
+        device,
         [raw = made.get()](const Status& status) { raw->Fail(status); });
     CXL_RETURN_IF_ERROR(endpoint->Open());
     made->by_device_[device] = {local->rank, endpoint.get()};
@@ -77,9 +74,6 @@ void DeviceRuntime::Stop() {
   // that this thread is the last owner.
   while (runtime != nullptr && runtime.use_count() > 1)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
-  runtime.reset();
-  std::lock_guard lock(current.mutex);
-  current.registration.reset();
 }
 
 std::shared_ptr<DeviceRuntime> DeviceRuntime::Current() {
@@ -106,12 +100,6 @@ DeviceRuntime::~DeviceRuntime() {
 const DeviceRuntime::Local* DeviceRuntime::Find(int32_t device) const {
   auto found = by_device_.find(device);
   return found == by_device_.end() ? nullptr : &found->second;
-}
-
-Status DeviceRuntime::Reserve(const plan::Request& request) const {
-  for (const auto& endpoint : endpoints_)
-    CXL_RETURN_IF_ERROR(endpoint->Reserve(request));
-  return OkStatus();
 }
 
 Status DeviceRuntime::failure() const {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -29,18 +28,11 @@ namespace jax_cxl::comm {
 // Start and Stop must not run concurrently. Everything else is thread-safe.
 class DeviceRuntime {
  public:
-  // Makes the pool accessible to the devices. Returns an empty text, or the
-  // reason why that is impossible. The processes of the job then tell each
-  // other their answers: devices use the pool only if all processes could
-  // register it.
-  static std::string Register(const Runtime& runtime,
-                              const std::vector<int>& devices);
-
-  // `runtime` has a rank for each of `devices`. `direct` is true if all
-  // processes of the job could register the pool.
+  // `runtime` has a rank for each of `devices`. Fails with kUnimplemented if
+  // devices cannot use the memory of the pool.
   static Status Start(std::shared_ptr<Runtime> runtime,
                       const std::vector<int>& devices,
-                      const DeviceOptions& options, bool direct);
+                      const DeviceOptions& options);
   // Waits for all calls under way, and then ends the current runtime, if there
   // is one.
   static void Stop();
@@ -53,8 +45,6 @@ class DeviceRuntime {
     DeviceEndpoint* endpoint;
   };
   const Local* Find(int32_t device) const;
-
-  Status Reserve(const plan::Request& request) const;
 
   // Ends this process's collectives with `status`, unless an earlier error has
   // ended them.
@@ -73,6 +63,7 @@ class DeviceRuntime {
   void Watch();
 
   std::shared_ptr<Runtime> runtime_;
+  std::unique_ptr<PoolRegistration> registration_;
   std::unordered_map<int32_t, Local> by_device_;
   std::vector<std::unique_ptr<DeviceEndpoint>> endpoints_;
 

@@ -127,8 +127,6 @@ inline uint64_t RunCall(DeviceWorld& world,
                         SoakCall& soak, StartMode mode) {
   const std::vector<int32_t>& members = soak.members();
   world.OpenChannels(members);
-  for (int32_t rank : members)
-    OkOrDie(world.endpoint(rank).Reserve(soak.ForMember(0)->request));
   // Upload all buffers before the first call starts. A copy from memory that is
   // not pinned may wait for copies of other streams. Those copies may wait for
   // a rank whose call this thread starts later, which would be a deadlock.
@@ -196,7 +194,6 @@ struct Setting {
   int num_slots;
   int pool_devices;
   uint32_t blocks;
-  bool direct = true;
   StartMode mode = StartMode::kEnqueue;
   uint64_t copy_engine_bytes = uint64_t{12} << 20;
   uint64_t flagged_slot_bytes = DeviceOptions().flagged_slot_bytes;
@@ -223,8 +220,8 @@ inline DeviceOptions OptionsOf(const Setting& setting) {
 inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
                     uint64_t large) {
   Random random(seed);
-  DeviceWorld world(setting.ranks, OptionsOf(setting), setting.direct,
-                    setting.pool_devices, 192 << 20, setting.coherence);
+  DeviceWorld world(setting.ranks, OptionsOf(setting), setting.pool_devices,
+                    192 << 20, setting.coherence);
   const Watcher watcher(world);
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (int rank = 0; rank < setting.ranks; ++rank)
@@ -252,8 +249,8 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
 inline void RunBatches(uint64_t seed, const Setting& setting, int under_way,
                        int batches, uint64_t large) {
   Random random(seed);
-  DeviceWorld world(setting.ranks, OptionsOf(setting), setting.direct,
-                    setting.pool_devices, 192 << 20, setting.coherence);
+  DeviceWorld world(setting.ranks, OptionsOf(setting), setting.pool_devices,
+                    192 << 20, setting.coherence);
   const Watcher watcher(world);
   std::vector<int32_t> everyone(setting.ranks);
   std::iota(everyone.begin(), everyone.end(), 0);

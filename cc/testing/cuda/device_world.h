@@ -40,21 +40,20 @@ inline void OkOrDie(cudaError_t error) {
 // same time. This works as long as the blocks of all these kernels fit.
 class DeviceWorld {
  public:
-  DeviceWorld(int size, const DeviceOptions& options, bool direct = true,
-              int pool_devices = 1, uint64_t bytes_per_rank = 192 << 20,
+  DeviceWorld(int size, const DeviceOptions& options, int pool_devices = 1,
+              uint64_t bytes_per_rank = 192 << 20,
               pool::CoherenceMode coherence = pool::ChosenCoherence())
       : world_(size, Options{}, size * bytes_per_rank, pool_devices,
                coherence) {
     std::vector<int> devices(std::min(size, CountDevices()));
     std::iota(devices.begin(), devices.end(), 0);
-    if (direct)
-      registration_ = OrDie(PoolRegistration::Create(
-          world_.pool().base(), world_.pool().total_bytes(), devices));
+    registration_ = OrDie(PoolRegistration::Create(
+        world_.pool().base(), world_.pool().total_bytes(), devices));
     for (int rank = 0; rank < size; ++rank) {
       const int device = rank % static_cast<int>(devices.size());
       endpoints_.push_back(std::make_unique<DeviceEndpoint>(
           &world_.pool(), &world_.peers(rank), &world_.endpoint(rank), options,
-          device, direct, [this](const Status& status) {
+          device, [this](const Status& status) {
             std::lock_guard lock(mutex_);
             if (failure_.ok()) failure_ = status;
           }));
