@@ -106,8 +106,7 @@ NB_MODULE(_cuda, m) {
       },
       "Shares the objects PROGRAMS and FAILURES of jax_cxl._core.",
       "programs"_a, "failures"_a);
-  m.def("stop", &comm::DeviceRuntime::Stop,
-        nb::call_guard<nb::gil_scoped_release>());
+  m.def("stop", &comm::DeviceRuntime::Stop, Unlocked());
   m.def(
       "failure",
       []() -> nb::object {
@@ -129,14 +128,11 @@ NB_MODULE(_cuda, m) {
           "create",
           [](const nb::object&, uintptr_t base, uint64_t bytes,
              const std::vector<int>& devices) {
-            nb::gil_scoped_release release;
-            auto made = comm::DeviceCopies::Create(
+            return comm::DeviceCopies::Create(
                 reinterpret_cast<std::byte*>(base), bytes, devices);
-            nb::gil_scoped_acquire acquire;
-            return ValueOrRaise(std::move(made));
           },
-          nb::keep_alive<0, 1>(), "memory"_a, "base"_a, "bytes"_a, "devices"_a,
-          "`memory` keeps [base, base + bytes) mapped.")
+          nb::keep_alive<0, 1>(), Unlocked(), "memory"_a, "base"_a, "bytes"_a,
+          "devices"_a, "`memory` keeps [base, base + bytes) mapped.")
       .def(
           "start",
           [](comm::DeviceCopies& self, int device,
@@ -145,34 +141,21 @@ NB_MODULE(_cuda, m) {
             for (const auto& [from, to, bytes] : copies)
               all.push_back({reinterpret_cast<const std::byte*>(from),
                              reinterpret_cast<std::byte*>(to), bytes});
-            nb::gil_scoped_release release;
-            auto number = self.Start(device, all);
-            nb::gil_scoped_acquire acquire;
-            return ValueOrRaise(std::move(number));
+            return self.Start(device, all);
           },
-          "device"_a, "copies"_a)
-      .def(
-          "wait",
-          [](comm::DeviceCopies& self, uint64_t number) {
-            nb::gil_scoped_release release;
-            const Status status = self.Wait(number);
-            nb::gil_scoped_acquire acquire;
-            RaiseIfError(status);
-          },
-          "number"_a)
+          Unlocked(), "device"_a, "copies"_a)
+      .def("wait", &comm::DeviceCopies::Wait, Unlocked(), "number"_a)
       .def(
           "checksums",
           [](comm::DeviceCopies& self,
              const std::vector<std::pair<int, std::vector<uint64_t>>>& blocks,
              uint64_t bytes) {
-            nb::gil_scoped_release release;
             std::vector<comm::DeviceCopies::Blocks> of_devices;
             for (const auto& [device, addresses] : blocks)
               of_devices.push_back({device, addresses});
-            auto checksums = self.Checksums(of_devices, bytes);
-            nb::gil_scoped_acquire acquire;
-            return ValueOrRaise(std::move(checksums));
+            return self.Checksums(of_devices, bytes);
           },
+          Unlocked(),
           "Takes devices, each with the addresses of blocks in its memory. "
           "Returns the checksums of the blocks of each device.",
           "blocks"_a, "bytes"_a);

@@ -8,13 +8,6 @@
 namespace jax_cxl::cuda {
 namespace {
 
-template <typename Function>
-Function InDriver(const char* name) {
-  void* function = nullptr;
-  if (FindInDriver(name, &function) != cudaSuccess) return nullptr;
-  return reinterpret_cast<Function>(function);
-}
-
 // Returns true if this process has a CUDA context on the device, or if the
 // driver cannot tell.
 bool IsUsed(int device) {

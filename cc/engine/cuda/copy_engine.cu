@@ -1,9 +1,12 @@
+#include <cuda.h>
+
 #include <algorithm>
 #include <bit>
 #include <span>
 #include <vector>
 
 #include "cc/base/cuda/cuda_status.h"
+#include "cc/base/cuda/driver.h"
 #include "cc/base/cuda/streams.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/engine/cuda/reduce.cuh"
@@ -40,8 +43,31 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 __global__ void Trap() { __trap(); }
 
-// Copies of one round, with no waits between them. CUDA 13 accepts such copies
-// as one batch, which avoids pauses of microseconds between them.
+// Let a stream wait for words and store words between its copies, without a
+// kernel and hence without a multiprocessor. A wait whose word never comes
+// lasts until the device is stopped.
+using WordOperation = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t,
+                                   unsigned int);
+
+// `condition` compares the word with `value`.
+cudaError_t AwaitWord(cudaStream_t stream, const uint64_t* word, uint64_t value,
+                      CUstreamWaitValue_flags condition) {
+  static const auto await = InDriver<WordOperation>("cuStreamWaitValue64");
+  // CUresult and cudaError_t use the same numbers.
+  return static_cast<cudaError_t>(
+      await(stream, reinterpret_cast<CUdeviceptr>(word), value, condition));
+}
+
+// A reader of the word sees all earlier work of the stream.
+cudaError_t StoreWordOn(cudaStream_t stream, uint64_t* word, uint64_t value) {
+  static const auto store = InDriver<WordOperation>("cuStreamWriteValue64");
+  return static_cast<cudaError_t>(store(stream,
+                                        reinterpret_cast<CUdeviceptr>(word),
+                                        value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+// Copies of one round, with no waits between them. CUDA accepts such copies as
+// one batch, which avoids pauses of microseconds between them.
 class Batch {
  public:
   void Add(void* to, const void* from, uint64_t bytes) {
@@ -54,7 +80,12 @@ class Batch {
 
   // Enqueues the added copies, and empties the batch.
   cudaError_t Enqueue(cudaStream_t stream) {
-    const cudaError_t error = to_.size() > 1 ? Together(stream) : Each(stream);
+    cudaError_t error = cudaSuccess;
+    if (to_.size() > 1)
+      error = Together(stream);
+    else if (!empty())
+      error = cudaMemcpyAsync(to_[0], from_[0], bytes_[0], cudaMemcpyDefault,
+                              stream);
     to_.clear();
     from_.clear();
     bytes_.clear();
@@ -63,24 +94,12 @@ class Batch {
 
  private:
   cudaError_t Together(cudaStream_t stream) {
-#if CUDART_VERSION >= 13000
     cudaMemcpyAttributes attributes = {};
     attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
     attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
     size_t first = 0;  // index of the first copy with these attributes
     return cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(),
                                 to_.size(), &attributes, &first, 1, stream);
-#else
-    return Each(stream);
-#endif
-  }
-
-  cudaError_t Each(cudaStream_t stream) {
-    cudaError_t error = cudaSuccess;
-    for (size_t i = 0; i < to_.size() && error == cudaSuccess; ++i)
-      error = cudaMemcpyAsync(to_[i], from_[i], bytes_[i], cudaMemcpyDefault,
-                              stream);
-    return error;
   }
 
   std::vector<void*> to_;
@@ -96,7 +115,6 @@ class CopyEngine::Walk {
   Walk(CopyEngine& engine, const DeviceCall& call,
        const CopyEnginePlan& gpu_plan, cudaStream_t stream)
       : engine_(engine),
-        words_(engine.words_),
         call_(call),
         gpu_plan_(gpu_plan),
         mine_(gpu_plan.members[call.self]),
@@ -105,19 +123,19 @@ class CopyEngine::Walk {
         stream_(stream) {}
 
   cudaError_t Run(const CopyTimes& times) {
-    begin_ = times.begin;
+    begin_ = times.begin.get();
     Check(cudaEventRecord(begin_, stream_));
     Store(stream_, &call_.status->started, call_.call + 1);
     EnqueueSteps();
-    const cudaStream_t end = engine_.end_;
+    const cudaStream_t end = engine_.end();
     const auto join = [&](cudaStream_t stream) {
-      Check(cudaEventRecord(engine_.event_, stream));
-      Check(cudaStreamWaitEvent(end, engine_.event_));
+      Record(engine_.event_, stream);
+      AwaitEvent(end, engine_.event_);
     };
     join(stream_);  // it copies within the device's memory
     for (cudaStream_t side : begun_) join(side);
     Store(end, mine_.ended, tag_ | (call_.base_round + call_.rounds));
-    Check(cudaEventRecord(times.end, end));
+    Record(times.end, end);
     Store(end, &call_.status->finished, call_.call + 1);
     return error_;
   }
@@ -125,12 +143,12 @@ class CopyEngine::Walk {
  private:
   // Returns `side`, a stream of a pipeline. At its first use, makes it wait for
   // the earlier work of `stream_`. Short calls use few of these streams.
-  cudaStream_t Begun(cudaStream_t side) {
-    if (std::ranges::find(begun_, side) == begun_.end()) {
-      Check(cudaStreamWaitEvent(side, begin_));
-      begun_.push_back(side);
+  cudaStream_t Begun(const Stream& side) {
+    if (std::ranges::find(begun_, side.get()) == begun_.end()) {
+      Check(cudaStreamWaitEvent(side.get(), begin_));
+      begun_.push_back(side.get());
     }
-    return side;
+    return side.get();
   }
   cudaStream_t Publishing(uint64_t round) {
     return Begun(pipelines_[PipelineOf(round)].publishing);
@@ -145,17 +163,18 @@ class CopyEngine::Walk {
   // Enqueues both directions at about the same rate, so that neither starts
   // late.
   void EnqueueSteps() {
-    uint32_t sent = 0, received = 0;
-    while (sent < call_.num_sending || received < call_.num_receiving) {
-      const bool receive = received < call_.num_receiving &&
-                           (sent == call_.num_sending ||
-                            received < gpu_plan_.sending[sent].after ||
-                            gpu_plan_.receiving[received].round + 1 <
-                                gpu_plan_.sending[sent].round);
+    const std::vector<DeviceStep>& sending = gpu_plan_.steps.sending;
+    const std::vector<DeviceStep>& receiving = gpu_plan_.steps.receiving;
+    size_t sent = 0, received = 0;
+    while (sent < sending.size() || received < receiving.size()) {
+      const bool receive =
+          received < receiving.size() &&
+          (sent == sending.size() || received < sending[sent].after ||
+           receiving[received].round + 1 < sending[sent].round);
       if (receive)
-        Receive(gpu_plan_.receiving[received++]);
+        Receive(receiving[received++]);
       else
-        Send(gpu_plan_.sending[sent++]);
+        Send(sending[sent++]);
     }
     EnqueuePuts();
     EnqueueGets();
@@ -195,8 +214,8 @@ class CopyEngine::Walk {
         // Wait for results that the receiving steps have put into the slot.
         if (step.after > 0)
           for (const Pipeline& source : pipelines_)
-            Check(cudaStreamWaitEvent(Publishing(step.round),
-                                      source.reduced[PipelineOf(step.round)]));
+            AwaitEvent(Publishing(step.round),
+                       source.reduced[PipelineOf(step.round)]);
         Publish(step.round);
         break;
       default:
@@ -242,8 +261,8 @@ class CopyEngine::Walk {
         Await(step);
         AwaitSlot(Reducing(step.round), step.to_round);
         Reduce(step, pipeline);
-        Check(cudaEventRecord(pipeline.reduced[PipelineOf(step.to_round)],
-                              Reducing(step.round)));
+        Record(pipeline.reduced[PipelineOf(step.to_round)],
+               Reducing(step.round));
         break;
       case DeviceStepKind::kRelease:
         // This step releases all rounds up to its own, of both pipelines. The
@@ -279,11 +298,13 @@ class CopyEngine::Walk {
       uint64_t& awaited = awaited_[pipeline][member];
       if (awaited == step.round + 1) continue;
       const SendLine& send = gpu_plan_.members[member].send[pipeline];
-      Check(words_.AwaitAtLeast(stream, &send.published,
-                                tag_ | (call_.base_round + step.round + 1)));
+      Check(AwaitWord(stream, &send.published,
+                      tag_ | (call_.base_round + step.round + 1),
+                      CU_STREAM_WAIT_VALUE_GEQ));
       if (awaited == 0)
-        Check(words_.AwaitEqual(stream, &send.calls[call_.call % kCallWords],
-                                CallWord(call_.call, call_.hash)));
+        Check(AwaitWord(stream, &send.calls[call_.call % kCallWords],
+                        CallWord(call_.call, call_.hash),
+                        CU_STREAM_WAIT_VALUE_EQ));
       awaited = step.round + 1;
     }
   }
@@ -301,10 +322,10 @@ class CopyEngine::Walk {
     for (int member = 0; member < call_.num_members; ++member) {
       if (member == call_.self) continue;
       const MemberView& view = gpu_plan_.members[member];
-      Check(words_.AwaitAtLeast(
+      Check(AwaitWord(
           stream,
           in_series ? &view.released[PipelineOf(round)].word : view.ended,
-          tag_ | rounds));
+          tag_ | rounds, CU_STREAM_WAIT_VALUE_GEQ));
     }
   }
 
@@ -318,7 +339,7 @@ class CopyEngine::Walk {
     std::byte* const staging =
         gpu_plan_.staging +
         (2 * PipelineOf(step.round) + buffer) * gpu_plan_.staging_bytes;
-    Check(cudaStreamWaitEvent(retrieving, pipeline.emptied[buffer]));
+    AwaitEvent(retrieving, pipeline.emptied[buffer]);
     std::byte* to = staging;
     for (int member = step.first; member < step.last; ++member) {
       if (member == call_.self) continue;
@@ -328,15 +349,15 @@ class CopyEngine::Walk {
       to += StagedBytes(step.bytes);
     }
     Check(operands_.Enqueue(retrieving));
-    Check(cudaEventRecord(pipeline.staged[buffer], retrieving));
-    Check(cudaStreamWaitEvent(reducing, pipeline.staged[buffer]));
+    Record(pipeline.staged[buffer], retrieving);
+    AwaitEvent(reducing, pipeline.staged[buffer]);
     const uint64_t units =
         (step.bytes + call_.unit_bytes - 1) / call_.unit_bytes;
     const auto blocks = static_cast<uint32_t>(
         std::bit_floor(std::clamp<uint64_t>(units, 1, kReduceBlocks)));
     ReduceOnly<<<blocks, kMaxThreads, 0, reducing>>>(call_, step, staging);
     Check(cudaGetLastError());
-    Check(cudaEventRecord(pipeline.emptied[buffer], reducing));
+    Record(pipeline.emptied[buffer], reducing);
   }
 
   uint64_t Slot(uint64_t round) const {
@@ -347,14 +368,19 @@ class CopyEngine::Walk {
   }
 
   void Store(cudaStream_t stream, uint64_t* word, uint64_t value) {
-    Check(words_.Store(stream, word, value));
+    Check(StoreWordOn(stream, word, value));
+  }
+  void Record(const Event& event, cudaStream_t stream) {
+    Check(cudaEventRecord(event.get(), stream));
+  }
+  void AwaitEvent(cudaStream_t stream, const Event& event) {
+    Check(cudaStreamWaitEvent(stream, event.get()));
   }
   void Check(cudaError_t error) {
     if (error_ == cudaSuccess) error_ = error;
   }
 
   CopyEngine& engine_;
-  const StreamWords& words_;
   const DeviceCall& call_;
   const CopyEnginePlan& gpu_plan_;
   const MemberView& mine_;
@@ -377,37 +403,26 @@ class CopyEngine::Walk {
   uint64_t awaited_[kPipelines][kMaxMembers] = {};
 };
 
-CopyEngine::~CopyEngine() {
-  for (const Pipeline& pipeline : pipelines_) {
-    for (cudaStream_t stream :
-         {pipeline.publishing, pipeline.retrieving, pipeline.reducing})
-      if (stream != nullptr) cudaStreamDestroy(stream);
-    for (const auto& events :
-         {pipeline.staged, pipeline.emptied, pipeline.reduced})
-      for (cudaEvent_t event : events)
-        if (event != nullptr) cudaEventDestroy(event);
-  }
-  for (cudaStream_t stream : {end_, stopping_})
-    if (stream != nullptr) cudaStreamDestroy(stream);
-  if (event_ != nullptr) cudaEventDestroy(event_);
-}
-
 Status CopyEngine::Open() {
-  CXL_RETURN_IF_ERROR(words_.Open());
   CXL_RETURN_IF_ERROR(
       CudaStatus(LoadKernels(Trap, ReduceOnly), "loading the kernels"));
   // High priority: waiting for a busy multiprocessor would leave the link idle.
   for (Pipeline& pipeline : pipelines_) {
-    for (cudaStream_t* stream :
-         {&pipeline.publishing, &pipeline.retrieving, &pipeline.reducing})
-      CXL_RETURN_IF_ERROR(MakeUrgentStream(stream));
+    for (Stream* stream :
+         {&pipeline.publishing, &pipeline.retrieving, &pipeline.reducing}) {
+      CXL_ASSIGN_OR_RETURN(*stream, MakeUrgentStream());
+    }
     for (auto* events :
-         {&pipeline.staged, &pipeline.emptied, &pipeline.reduced})
-      for (cudaEvent_t& event : *events) CXL_RETURN_IF_ERROR(MakeEvent(&event));
+         {&pipeline.staged, &pipeline.emptied, &pipeline.reduced}) {
+      for (Event& event : *events) {
+        CXL_ASSIGN_OR_RETURN(event, MakeEvent());
+      }
+    }
   }
-  CXL_RETURN_IF_ERROR(MakeUrgentStream(&end_));
-  CXL_RETURN_IF_ERROR(MakeUrgentStream(&stopping_));
-  return MakeEvent(&event_);
+  CXL_ASSIGN_OR_RETURN(end_, MakeUrgentStream());
+  CXL_ASSIGN_OR_RETURN(stopping_, MakeUrgentStream());
+  CXL_ASSIGN_OR_RETURN(event_, MakeEvent());
+  return OkStatus();
 }
 
 cudaError_t CopyEngine::Enqueue(const DeviceCall& call,
@@ -416,6 +431,6 @@ cudaError_t CopyEngine::Enqueue(const DeviceCall& call,
   return Walk(*this, call, gpu_plan, stream).Run(times);
 }
 
-void CopyEngine::Stop() { Trap<<<1, 1, 0, stopping_>>>(); }
+void CopyEngine::Stop() { Trap<<<1, 1, 0, stopping_.get()>>>(); }
 
 }  // namespace jax_cxl::cuda

@@ -6,10 +6,11 @@
 #include <array>
 #include <cstdint>
 
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
-#include "cc/engine/cuda/stream_words.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 
 // Executes a GPU plan with the device's copy engines. They fill the link in
 // both directions where kernels cannot, and leave the multiprocessors free.
@@ -39,24 +40,23 @@
 // must not share a queue of the device (see kDeviceQueues).
 namespace jax_cxl::cuda {
 
-// A call's GPU plan in memory that the host can read.
+// A call's GPU plan, and how it is executed.
 struct CopyEnginePlan {
-  int pipelines = 1;  // 1 or 2
-  const DeviceStep* sending = nullptr;
-  const DeviceStep* receiving = nullptr;
-  const MemberView* members = nullptr;
+  const GpuPlan& steps;
+  int pipelines;              // 1 or 2
+  const MemberView* members;  // in memory that the host can read
   // Device memory for operands of reductions: kBuffers buffers of
   // `staging_bytes` each.
-  std::byte* staging = nullptr;
-  uint64_t staging_bytes = 0;  // num_members - 1 slots
+  std::byte* staging;
+  uint64_t staging_bytes;  // num_members - 1 slots
   // The number of rounds of all calls before the series.
-  uint64_t series_begin = 0;
+  uint64_t series_begin;
 };
 
 // Events before and after a call, for measuring its duration.
 struct CopyTimes {
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
+  Event begin;
+  Event end;
 };
 
 // By default a process has 8 queues for kernels and 8 for copies on a device.
@@ -72,8 +72,6 @@ class CopyEngine {
   static constexpr int kBuffers =
       2 * kPipelines;  // one is reduced while another is filled
 
-  ~CopyEngine();
-
   Status Open();
 
   // Enqueues a call after the earlier work of `stream`. The call waits for
@@ -82,7 +80,7 @@ class CopyEngine {
                       const CopyTimes& times, cudaStream_t stream);
 
   // The stream on which calls end, in their order.
-  cudaStream_t end() const { return end_; }
+  cudaStream_t end() const { return end_.get(); }
 
   // Stops the device, as Launch does, and thereby ends calls that wait.
   void Stop();
@@ -92,25 +90,24 @@ class CopyEngine {
 
   // A pipeline's streams, and the events between them.
   struct Pipeline {
-    cudaStream_t publishing = nullptr;
-    cudaStream_t retrieving = nullptr;
-    cudaStream_t reducing = nullptr;
+    Stream publishing;
+    Stream retrieving;
+    Stream reducing;
     // One event of each kind for each of the two buffers of the pipeline.
     // `staged`: the operands are in the buffer. `emptied`: the buffer may be
     // filled again.
-    std::array<cudaEvent_t, 2> staged = {};
-    std::array<cudaEvent_t, 2> emptied = {};
+    std::array<Event, 2> staged;
+    std::array<Event, 2> emptied;
     int buffer = 0;  // index of the next buffer
     // After event `reduced[p]`, the results that this pipeline has written to
     // slots of pipeline p are complete.
-    std::array<cudaEvent_t, kPipelines> reduced = {};
+    std::array<Event, kPipelines> reduced;
   };
 
-  StreamWords words_;
   std::array<Pipeline, kPipelines> pipelines_;
-  cudaEvent_t event_ = nullptr;
-  cudaStream_t end_ = nullptr;
-  cudaStream_t stopping_ = nullptr;
+  Event event_;
+  Stream end_;
+  Stream stopping_;
 };
 
 }  // namespace jax_cxl::cuda

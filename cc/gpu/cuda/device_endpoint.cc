@@ -6,7 +6,6 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/base/cuda/streams.h"
 #include "cc/comm/call/backoff.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
@@ -51,7 +50,6 @@ DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
 DeviceEndpoint::~DeviceEndpoint() {
   Drain();  // Kernels use the objects destroyed below.
   cuda::CurrentDevice current(device_);
-  if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
   relay_.reset();
   channels_.clear();
 }
@@ -73,7 +71,8 @@ Status DeviceEndpoint::Open() {
   if (relay_ != nullptr || !HasLargeArena(*pool_))
     options_.flagged_slot_bytes =
         std::min(options_.flagged_slot_bytes, plan::kFlaggedBytes);
-  return cuda::MakeUrgentStream(&own_stream_);
+  CXL_ASSIGN_OR_RETURN(own_stream_, cuda::MakeUrgentStream());
+  return OkStatus();
 }
 
 Result<StreamChannel*> DeviceEndpoint::ChannelFor(
@@ -130,10 +129,7 @@ Status DeviceEndpoint::Leave(StreamChannel* channel) {
   // after it may come a little later. So wait until the channel is idle.
   Backoff backoff;
   while (!channel->Idle()) {
-    if (stopped_)
-      return Error(Code::kFailedPrecondition,
-                   "an earlier collective of this process has failed; look for "
-                   "its error, and start all processes again");
+    if (stopped_) return EarlierFailure();
     backoff.Pause();
   }
   Close(channel);
@@ -197,9 +193,9 @@ Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
                                     const Call& call, cudaStream_t stream) {
   cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  CXL_RETURN_IF_ERROR(started_.Begin(call.output, stream, own_stream_));
+  CXL_RETURN_IF_ERROR(started_.Begin(call.output, stream, own_stream_.get()));
   CXL_ASSIGN_OR_RETURN(const cudaStream_t end,
-                       Route(members, call, true, own_stream_));
+                       Route(members, call, true, own_stream_.get()));
   return started_.End(call.output, end);
 }
 

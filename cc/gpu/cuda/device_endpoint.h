@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
@@ -102,7 +103,7 @@ class DeviceEndpoint {
   std::atomic<bool> stopped_{false};
   std::unique_ptr<Relay> relay_;  // null where the pool is coherent
 
-  cudaStream_t own_stream_ = nullptr;
+  cuda::Stream own_stream_;
   Started started_;
 
   // The channels in `channels_`, for the threads that check and abort calls.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 
 namespace jax_cxl::comm {
@@ -17,11 +18,6 @@ namespace jax_cxl::comm {
 // Not thread-safe.
 class Started {
  public:
-  Started() = default;
-  ~Started();
-  Started(const Started&) = delete;
-  Started& operator=(const Started&) = delete;
-
   // Begins a computation whose result will be at `output`: `own` waits for the
   // work that is on `stream` now.
   Status Begin(const void* output, cudaStream_t stream, cudaStream_t own);
@@ -35,10 +31,8 @@ class Started {
               cudaStream_t stream);
 
  private:
-  Result<cudaEvent_t> TakeEvent();
-
-  std::unordered_map<const void*, cudaEvent_t> events_;
-  std::vector<cudaEvent_t> free_events_;
+  std::unordered_map<const void*, cuda::Event> events_;
+  std::vector<cuda::Event> free_events_;
 };
 
 }  // namespace jax_cxl::comm

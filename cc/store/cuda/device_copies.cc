@@ -6,7 +6,6 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/base/cuda/streams.h"
 #include "cc/store/checksum/xxh3_lanes.h"
 #include "cc/store/cuda/kernels/block_checksums.h"
 
@@ -17,6 +16,9 @@ namespace {
 // is not larger, because the program's own copies (of a loss, for example) wait
 // until the turn ends.
 constexpr uint64_t kTurnBytes = 16 << 20;
+
+// A thread waits for such an event without spinning.
+constexpr unsigned kBlocking = cudaEventBlockingSync | cudaEventDisableTiming;
 
 }  // namespace
 
@@ -30,10 +32,11 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
   for (int device : devices) {
     const cuda::CurrentDevice current(device);
     CopyQueue& queue = made->queues_[device];
-    CXL_RETURN_IF_ERROR(cuda::MakeEvent(&queue.last));
-    for (cudaStream_t* stream :
-         {&queue.streams[0], &queue.streams[1], &queue.checksums})
-      CXL_RETURN_IF_ERROR(cuda::MakeStream(stream));
+    CXL_ASSIGN_OR_RETURN(queue.last, cuda::MakeEvent());
+    for (cuda::Stream* stream :
+         {&queue.streams[0], &queue.streams[1], &queue.checksums}) {
+      CXL_ASSIGN_OR_RETURN(*stream, cuda::MakeStream());
+    }
   }
   return made;
 }
@@ -41,15 +44,11 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
 DeviceCopies::~DeviceCopies() {
   for (auto& [device, queue] : queues_) {
     const cuda::CurrentDevice current(device);
-    for (cudaStream_t stream :
-         {queue.streams[0], queue.streams[1], queue.checksums}) {
-      if (stream == nullptr) continue;
-      cudaStreamSynchronize(stream);
-      cudaStreamDestroy(stream);
-    }
-    if (queue.last != nullptr) cudaEventDestroy(queue.last);
+    for (const cuda::Stream* stream :
+         {&queue.streams[0], &queue.streams[1], &queue.checksums})
+      if (*stream != nullptr) cudaStreamSynchronize(stream->get());
+    queue = {};
   }
-  for (auto& [number, event] : under_way_) cudaEventDestroy(event);
   for (const Exchange& exchange : unused_) cudaFreeHost(exchange.words);
 }
 
@@ -64,16 +63,12 @@ Result<uint64_t> DeviceCopies::Start(int device,
                  device,
                  " are outside the memory; please report this to jax_cxl");
   const cuda::CurrentDevice current(device);
-  cudaEvent_t end = nullptr;
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaEventCreateWithFlags(&end,
-                               cudaEventBlockingSync | cudaEventDisableTiming),
-      "make an event"));
-  under_way_[next_] = end;
+  cuda::Event& end = under_way_[next_];
+  CXL_ASSIGN_OR_RETURN(end, cuda::MakeEvent(kBlocking));
   for (const Copy& copy : copies)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(Enqueue(queue->second, copy),
                                          "start a copy from a device"));
-  CXL_RETURN_IF_ERROR(cuda::Record(end, queue->second.streams[0]));
+  CXL_RETURN_IF_ERROR(cuda::Record(end, queue->second.streams[0].get()));
   return next_++;
 }
 
@@ -85,52 +80,46 @@ bool DeviceCopies::IsInside(const Copy& copy) const {
 cudaError_t DeviceCopies::Enqueue(CopyQueue& queue, const Copy& copy) {
   for (uint64_t done = 0; done < copy.bytes; done += kTurnBytes) {
     std::swap(queue.streams[0], queue.streams[1]);
-    const cudaStream_t stream = queue.streams[0];
+    const cudaStream_t stream = queue.streams[0].get();
     const uint64_t bytes = std::min(kTurnBytes, copy.bytes - done);
-    cudaError_t error = cudaStreamWaitEvent(stream, queue.last, 0);
+    cudaError_t error = cudaStreamWaitEvent(stream, queue.last.get());
     if (error == cudaSuccess)
       error = cudaMemcpyAsync(copy.to + done, copy.from + done, bytes,
                               cudaMemcpyDeviceToHost, stream);
-    if (error == cudaSuccess) error = cudaEventRecord(queue.last, stream);
+    if (error == cudaSuccess) error = cudaEventRecord(queue.last.get(), stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
 Status DeviceCopies::Wait(uint64_t number) {
-  cudaEvent_t event = nullptr;
+  cuda::Event event;
   {
     std::lock_guard lock(mutex_);
     const auto found = under_way_.find(number);
     if (found == under_way_.end()) return OkStatus();
-    event = found->second;
+    event = std::move(found->second);
     under_way_.erase(found);
   }
-  const Status status =
-      cuda::CudaStatus(cudaEventSynchronize(event), "wait for copies");
-  cudaEventDestroy(event);
-  return status;
+  return cuda::CudaStatus(cudaEventSynchronize(event.get()), "wait for copies");
 }
 
 Result<std::vector<std::vector<uint64_t>>> DeviceCopies::Checksums(
     const std::vector<Blocks>& of_devices, uint64_t bytes) {
   std::vector<Exchange> started;
   for (const Blocks& blocks : of_devices) {
-    CXL_ASSIGN_OR_RETURN(const Exchange exchange,
-                         StartChecksums(blocks, bytes));
-    started.push_back(exchange);
+    CXL_ASSIGN_OR_RETURN(started.emplace_back(), StartChecksums(blocks, bytes));
   }
   std::vector<std::vector<uint64_t>> checksums;
   for (size_t n = 0; n < started.size(); ++n) {
     const Exchange& exchange = started[n];
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(exchange.end),
-                                         "compute checksums"));
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaEventSynchronize(exchange.end.get()), "compute checksums"));
     const size_t count = of_devices[n].addresses.size();
     const uint64_t* results = exchange.words + count;
     checksums.emplace_back(results, results + count);
-    cudaEventDestroy(exchange.end);
     std::lock_guard lock(mutex_);
-    unused_.push_back({.words = exchange.words, .count = exchange.count});
+    unused_.push_back({exchange.words, exchange.count, {}});
   }
   return checksums;
 }
@@ -148,17 +137,16 @@ Result<DeviceCopies::Exchange> DeviceCopies::StartChecksums(
         Code::kInvalidArgument, "cannot compute checksums of blocks of ", bytes,
         " bytes on device ", blocks.device, "; please report this to jax_cxl");
   const cuda::CurrentDevice current(blocks.device);
-  const cudaStream_t stream = queue->second.checksums;
+  const cudaStream_t stream = queue->second.checksums.get();
   const size_t count = blocks.addresses.size();
   CXL_ASSIGN_OR_RETURN(Exchange exchange, Borrow(2 * count));
   std::ranges::copy(blocks.addresses, exchange.words);
-  cudaError_t error = cudaEventCreateWithFlags(
-      &exchange.end, cudaEventBlockingSync | cudaEventDisableTiming);
-  if (error == cudaSuccess && count > 0)
-    error = cuda::LaunchBlockChecksums(exchange.words, count, bytes,
-                                       exchange.words + count, stream);
-  if (error == cudaSuccess) error = cudaEventRecord(exchange.end, stream);
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "compute checksums"));
+  CXL_ASSIGN_OR_RETURN(exchange.end, cuda::MakeEvent(kBlocking));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cuda::LaunchBlockChecksums(exchange.words, count, bytes,
+                                 exchange.words + count, stream),
+      "compute checksums"));
+  CXL_RETURN_IF_ERROR(cuda::Record(exchange.end, stream));
   return exchange;
 }
 
@@ -168,12 +156,13 @@ Result<DeviceCopies::Exchange> DeviceCopies::Borrow(size_t count) {
     const auto found = std::ranges::find_if(
         unused_, [&](const Exchange& each) { return each.count >= count; });
     if (found != unused_.end()) {
-      const Exchange exchange = *found;
+      Exchange exchange = std::move(*found);
       unused_.erase(found);
       return exchange;
     }
   }
-  Exchange exchange = {.count = std::bit_ceil(std::max<size_t>(count, 512))};
+  Exchange exchange;
+  exchange.count = std::bit_ceil(std::max<size_t>(count, 512));
   void* memory = nullptr;
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaHostAlloc(&memory, exchange.count * sizeof(uint64_t),

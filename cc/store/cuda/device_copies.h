@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cc/base/cuda/pool_registration.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 
 namespace jax_cxl::comm {
@@ -60,9 +61,9 @@ class DeviceCopies {
   // wait for a whole save. So two streams take turns, and each waits for the
   // other. In between, the engine can choose another copy.
   struct CopyQueue {
-    std::array<cudaStream_t, 2> streams = {};
-    cudaEvent_t last = nullptr;  // the end of the last copy
-    cudaStream_t checksums = nullptr;
+    std::array<cuda::Stream, 2> streams;
+    cuda::Event last;  // the end of the last copy
+    cuda::Stream checksums;
   };
 
   // Addresses and checksums of blocks, in host memory that all devices can
@@ -71,7 +72,7 @@ class DeviceCopies {
   struct Exchange {
     uint64_t* words = nullptr;
     size_t count = 0;
-    cudaEvent_t end = nullptr;  // of the computation
+    cuda::Event end;  // of the computation
   };
 
   DeviceCopies() = default;
@@ -85,7 +86,7 @@ class DeviceCopies {
   uint64_t bytes_ = 0;
   std::mutex mutex_;
   std::map<int, CopyQueue> queues_;            // by device
-  std::map<uint64_t, cudaEvent_t> under_way_;  // by number
+  std::map<uint64_t, cuda::Event> under_way_;  // by number
   std::vector<Exchange> unused_;
   uint64_t next_ = 0;
 };

@@ -11,8 +11,6 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/base/cuda/device_memory.h"
-#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/store/cuda/kernels/get.h"
 #include "cc/store/ring/ring.h"
@@ -44,18 +42,18 @@ Status DeviceRing::Prepare() {
                  tier::DeviceGet::kMostDevices,
                  ": use a store of fewer devices");
   CXL_ASSIGN_OR_RETURN(error_, AllocatePinned<tier::GetError>(1));
-  for (cudaStream_t* stream : {&out_, &in_})
-    CXL_RETURN_IF_ERROR(cuda::MakeStream(stream));
-  return cuda::MakeEvent(&last_put_);
+  CXL_ASSIGN_OR_RETURN(out_, cuda::MakeStream());
+  CXL_ASSIGN_OR_RETURN(in_, cuda::MakeStream());
+  CXL_ASSIGN_OR_RETURN(last_put_, cuda::MakeEvent());
+  return OkStatus();
 }
 
 DeviceRing::~DeviceRing() {
   const cuda::CurrentDevice current(device_);
   cudaDeviceSynchronize();
   staging_.clear();
-  for (cudaStream_t stream : {out_, in_})
-    if (stream != nullptr) cudaStreamDestroy(stream);
-  if (last_put_ != nullptr) cudaEventDestroy(last_put_);
+  out_.reset();
+  in_.reset();
 }
 
 Status DeviceRing::Put(int32_t number, const std::byte* value, uint64_t bytes,
@@ -84,17 +82,17 @@ Status DeviceRing::Put(int32_t number, const std::byte* value, uint64_t bytes,
 
 Status DeviceRing::CopyOut(const tier::Handle& value, StagingBuffer& from,
                            uint64_t bytes) {
-  CXL_RETURN_IF_ERROR(StreamWait(out_, from.filled));
+  CXL_RETURN_IF_ERROR(StreamWait(out_.get(), from.filled));
   CXL_RETURN_IF_ERROR(ring_.ForEachPiece(
       value.position, bytes,
       [&](int device, uint64_t offset, uint64_t begin, uint64_t size) {
         return cuda::CudaStatus(
             cudaMemcpyAsync(parts_[device] + offset, from.memory.get() + begin,
-                            size, cudaMemcpyDeviceToHost, out_),
+                            size, cudaMemcpyDeviceToHost, out_.get()),
             "put a residual");
       }));
-  CXL_RETURN_IF_ERROR(Record(from.free, out_));
-  return Record(last_put_, out_);
+  CXL_RETURN_IF_ERROR(Record(from.free, out_.get()));
+  return Record(last_put_, out_.get());
 }
 
 Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
@@ -134,18 +132,18 @@ Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
 }
 
 Status DeviceRing::StartFetch(const Staging::Fetch& fetch) {
-  CXL_RETURN_IF_ERROR(StreamWait(in_, fetch.buffer->free));
-  CXL_RETURN_IF_ERROR(StreamWait(in_, last_put_));
+  CXL_RETURN_IF_ERROR(StreamWait(in_.get(), fetch.buffer->free));
+  CXL_RETURN_IF_ERROR(StreamWait(in_.get(), last_put_));
   CXL_RETURN_IF_ERROR(ring_.ForEachPiece(
       fetch.value.position, fetch.value.bytes,
       [&](int device, uint64_t offset, uint64_t begin, uint64_t size) {
         return cuda::CudaStatus(
             cudaMemcpyAsync(fetch.buffer->memory.get() + begin,
                             parts_[device] + offset, size,
-                            cudaMemcpyHostToDevice, in_),
+                            cudaMemcpyHostToDevice, in_.get()),
             "fetch a residual");
       }));
-  return Record(fetch.buffer->filled, in_);
+  return Record(fetch.buffer->filled, in_.get());
 }
 
 Status DeviceRing::CheckEarlierGets() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cc/base/cuda/device_memory.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/store/cuda/kernels/get.h"
 #include "cc/store/cuda/staging.h"
@@ -67,9 +68,9 @@ class DeviceRing {
   const std::vector<std::byte*> parts_;
   tier::Ring ring_;
   PinnedMemory<tier::GetError> error_;
-  cudaStream_t out_ = nullptr;
-  cudaStream_t in_ = nullptr;
-  cudaEvent_t last_put_ = nullptr;
+  cuda::Stream out_;
+  cuda::Stream in_;
+  cuda::Event last_put_;
 
   std::mutex mutex_;
   std::map<int32_t, Staging> staging_;  // by number of the value

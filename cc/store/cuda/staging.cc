@@ -8,17 +8,9 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/device_memory.h"
-#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 
 namespace jax_cxl::comm {
-
-Staging::~Staging() {
-  for (auto* buffers : {&outgoing_, &incoming_})
-    for (StagingBuffer& buffer : *buffers)
-      for (cudaEvent_t event : {buffer.filled, buffer.free})
-        if (event != nullptr) cudaEventDestroy(event);
-}
 
 Status Staging::Reserve(uint64_t bytes) {
   if (bytes <= bytes_) return OkStatus();
@@ -37,8 +29,9 @@ Status Staging::Reserve(uint64_t bytes) {
                      "XLA_PYTHON_CLIENT_MEM_FRACTION (",
                      memory.status().message(), ")");
       buffer.memory = std::move(*memory);
-      for (cudaEvent_t* event : {&buffer.filled, &buffer.free})
-        if (*event == nullptr) CXL_RETURN_IF_ERROR(cuda::MakeEvent(event));
+      for (cuda::Event* event : {&buffer.filled, &buffer.free}) {
+        CXL_ASSIGN_OR_RETURN(*event, cuda::MakeEvent());
+      }
     }
   bytes_ = bytes;
   return OkStatus();

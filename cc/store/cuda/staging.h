@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cc/base/cuda/device_memory.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 
 namespace jax_cxl::comm {
@@ -24,8 +25,8 @@ struct StoredValue {
 // Its events show when a value is there, and when the memory is free again.
 struct StagingBuffer {
   DeviceMemory<std::byte> memory;
-  cudaEvent_t filled = nullptr;      // by the program, or by a copy engine
-  cudaEvent_t free = nullptr;        // the value is no longer needed
+  cuda::Event filled;                // by the program, or by a copy engine
+  cuda::Event free;                  // the value is no longer needed
   std::optional<uint64_t> position;  // of the value that it has
 };
 
@@ -36,14 +37,10 @@ struct StagingBuffer {
 // buffers ahead of time. If the backward pass needs another value, the kernel
 // detects this and reads the value from the store itself.
 //
-// Not thread-safe.
+// The GPU must no longer use the buffers when the object is destroyed. Not
+// thread-safe.
 class Staging {
  public:
-  Staging() = default;
-  ~Staging();  // the GPU no longer uses the buffers
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-
   // Makes buffers of at least `bytes` bytes on the current device. Waits for
   // the device if it replaces smaller buffers.
   Status Reserve(uint64_t bytes);

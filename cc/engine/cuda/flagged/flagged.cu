@@ -70,11 +70,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 }
 
 template <typename AnyLists>
-AnyLists ListsOf(const DeviceCall& call, const FlaggedPlan& gpu_plan) {
+AnyLists ListsOf(const DeviceCall& call, const GpuPlan& gpu_plan,
+                 const MemberView* members) {
   AnyLists lists = {};
   for (int member = 0; member < call.num_members; ++member)
-    lists.rings[member] = gpu_plan.members[member].flagged;
-  lists.sources = gpu_plan.sources;
+    lists.rings[member] = members[member].flagged;
+  lists.sources = SourcesOf(gpu_plan);
   const auto in_short = [](const DeviceStep& step) {
     return ShortStep{static_cast<uint16_t>(step.kind),
                      static_cast<uint8_t>(step.first),
@@ -85,22 +86,27 @@ AnyLists ListsOf(const DeviceCall& call, const FlaggedPlan& gpu_plan) {
                      static_cast<uint32_t>(step.bytes)};
   };
   ShortStep* to = lists.steps;
-  to = std::transform(gpu_plan.sending, gpu_plan.sending + call.num_sending, to,
-                      in_short);
-  std::transform(gpu_plan.receiving, gpu_plan.receiving + call.num_receiving,
-                 to, in_short);
+  to = std::ranges::transform(gpu_plan.sending, to, in_short).out;
+  std::ranges::transform(gpu_plan.receiving, to, in_short);
   return lists;
 }
 
+// Returns how many thread blocks to launch: enough that each thread has little
+// to do.
+uint32_t BlocksOf(const GpuPlan& gpu_plan) {
+  uint64_t put = 0, get = 0;
+  for (const DeviceStep& step : gpu_plan.sending) put += NumUnits(step.bytes);
+  for (const DeviceStep& step : gpu_plan.receiving) get += NumUnits(step.bytes);
+  return BlocksFor(std::max(put, get));
+}
+
 template <typename AnyLists>
-void LaunchWith(const DeviceCall& call, const FlaggedPlan& gpu_plan,
-                cudaStream_t stream) {
-  const AnyLists lists = ListsOf<AnyLists>(call, gpu_plan);
-  if (call.journal == nullptr)
-    RunFlagged<<<gpu_plan.blocks, kBlockThreads, 0, stream>>>(call, lists);
-  else
-    RunCountedFlagged<<<gpu_plan.blocks, kBlockThreads, 0, stream>>>(call,
-                                                                     lists);
+void LaunchWith(const DeviceCall& call, const GpuPlan& gpu_plan,
+                const MemberView* members, cudaStream_t stream) {
+  const AnyLists lists = ListsOf<AnyLists>(call, gpu_plan, members);
+  const auto run = call.journal == nullptr ? RunFlagged<AnyLists>
+                                           : RunCountedFlagged<AnyLists>;
+  run<<<BlocksOf(gpu_plan), kBlockThreads, 0, stream>>>(call, lists);
 }
 
 template <typename AnyLists>
@@ -114,21 +120,13 @@ constexpr bool Fit(const DeviceCall& call) {
 }  // namespace
 }  // namespace flagged
 
-uint32_t FlaggedBlocks(const GpuPlan& gpu_plan) {
-  uint64_t put = 0, get = 0;
-  for (const DeviceStep& step : gpu_plan.sending)
-    put += flagged::NumUnits(step.bytes);
-  for (const DeviceStep& step : gpu_plan.receiving)
-    get += flagged::NumUnits(step.bytes);
-  return flagged::BlocksFor(std::max(put, get));
-}
-
-cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
-                          cudaStream_t stream) {
-  if (flagged::Fit<flagged::FewLists>(call))
-    flagged::LaunchWith<flagged::FewLists>(call, gpu_plan, stream);
+cudaError_t LaunchFlagged(const DeviceCall& call, const GpuPlan& gpu_plan,
+                          const MemberView* members, cudaStream_t stream) {
+  using namespace flagged;
+  if (Fit<FewLists>(call))
+    LaunchWith<FewLists>(call, gpu_plan, members, stream);
   else
-    flagged::LaunchWith<flagged::AllLists>(call, gpu_plan, stream);
+    LaunchWith<AllLists>(call, gpu_plan, members, stream);
   return cudaGetLastError();
 }
 

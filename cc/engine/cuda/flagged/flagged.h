@@ -17,23 +17,11 @@
 // a member has begun a call, and that it has read all data of a round.
 namespace jax_cxl::cuda {
 
-// The lists of a call's steps and members, which are arguments of the launch.
-struct FlaggedPlan {
-  const DeviceStep* sending;  // their numbers are in DeviceCall
-  const DeviceStep* receiving;
-  const MemberView* members;
-  uint32_t blocks;
-  uint64_t sources;  // flagged::SourcesOf
-};
-
 // Like Launch (executor.h), or like LaunchCounted if the call has a journal.
-// `call.base_round` counts the rounds of the rings for short messages.
-cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
-                          cudaStream_t stream);
-
-// Returns how many thread blocks to launch: enough that each thread has little
-// to do.
-uint32_t FlaggedBlocks(const GpuPlan& gpu_plan);
+// `call.base_round` counts the rounds of the rings for short messages. The
+// steps of the plan and the `members` are arguments of the launch.
+cudaError_t LaunchFlagged(const DeviceCall& call, const GpuPlan& gpu_plan,
+                          const MemberView* members, cudaStream_t stream);
 
 cudaError_t PreloadFlagged();
 

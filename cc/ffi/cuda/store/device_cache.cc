@@ -4,7 +4,6 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/base/cuda/streams.h"
 #include "cc/store/cuda/kernels/take.h"
 #include "cc/store/table/column.h"
 
@@ -27,7 +26,7 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Make(int device,
 
 Status DeviceCache::Open(uint64_t row_bytes) {
   const cuda::CurrentDevice current(device_);
-  CXL_RETURN_IF_ERROR(cuda::MakeStream(&stream_));
+  CXL_ASSIGN_OR_RETURN(stream_, cuda::MakeStream());
   const uint64_t data = RoundUp(slots() * row_bytes);
   const uint64_t rows = RoundUp(slots() * sizeof(int64_t));
   const uint64_t log = RoundUp(view_.log_size * sizeof(int64_t));
@@ -50,23 +49,23 @@ Status DeviceCache::Open(uint64_t row_bytes) {
   view_.counts = reinterpret_cast<unsigned long long*>(counts);
   static_assert(table::kOutside == -1);
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemsetAsync(rows_, 0xff, rows + log, stream_), kWhat));
+      cudaMemsetAsync(rows_, 0xff, rows + log, stream_.get()), kWhat));
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemsetAsync(counts, 0, 2 * sizeof(uint64_t), stream_), kWhat));
-  return cuda::CudaStatus(cudaStreamSynchronize(stream_), kWhat);
+      cudaMemsetAsync(counts, 0, 2 * sizeof(uint64_t), stream_.get()), kWhat));
+  return cuda::CudaStatus(cudaStreamSynchronize(stream_.get()), kWhat);
 }
 
 DeviceCache::~DeviceCache() {
   const cuda::CurrentDevice current(device_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  stream_.reset();
   cudaFree(memory_);
 }
 
 Status DeviceCache::Copy(void* to, const void* from, uint64_t bytes) {
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_),
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.get()),
       "copy from or to a cache of rows"));
-  return cuda::CudaStatus(cudaStreamSynchronize(stream_),
+  return cuda::CudaStatus(cudaStreamSynchronize(stream_.get()),
                           "copy from or to a cache of rows");
 }
 
@@ -101,8 +100,8 @@ Status DeviceCache::Fill(const table::Column& column,
                                   .count = rows.size(),
                                   .output = data_};
   CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(table::LaunchTake(take, stream_), "fill a cache"));
-  return cuda::CudaStatus(cudaStreamSynchronize(stream_), "fill a cache");
+      cuda::CudaStatus(table::LaunchTake(take, stream_.get()), "fill a cache"));
+  return cuda::CudaStatus(cudaStreamSynchronize(stream_.get()), "fill a cache");
 }
 
 }  // namespace jax_cxl::ffi

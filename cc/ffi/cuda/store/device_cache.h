@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/store/table/cache.h"
 
@@ -35,7 +36,7 @@ class DeviceCache final : public table::Cache {
   Status Copy(void* to, const void* from, uint64_t bytes);
 
   const int device_;
-  cudaStream_t stream_ = nullptr;
+  cuda::Stream stream_;
   std::byte* memory_ = nullptr;
   int64_t* rows_ = nullptr;
   std::byte* data_ = nullptr;

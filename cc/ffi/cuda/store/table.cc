@@ -136,7 +136,7 @@ class Aside {
     std::unique_ptr<Aside>& aside = of_devices[device];
     if (aside == nullptr) {
       auto made = std::make_unique<Aside>();
-      CXL_RETURN_IF_ERROR(cuda::MakeUrgentStream(&made->own_));
+      CXL_ASSIGN_OR_RETURN(made->own_, cuda::MakeUrgentStream());
       aside = std::move(made);
     }
     return aside.get();
@@ -146,9 +146,9 @@ class Aside {
     CXL_RETURN_IF_ERROR(CheckNotStalled(*call.column));
     const void* output = call.request.output;
     std::lock_guard lock(mutex_);
-    CXL_RETURN_IF_ERROR(started_.Begin(output, stream, own_));
-    CXL_RETURN_IF_ERROR(Launch(call, nullptr, own_, kBlocks));
-    return started_.End(output, own_);
+    CXL_RETURN_IF_ERROR(started_.Begin(output, stream, own_.get()));
+    CXL_RETURN_IF_ERROR(Launch(call, nullptr, own_.get(), kBlocks));
+    return started_.End(output, own_.get());
   }
 
   Status Done(const void* output, void* result, uint64_t bytes,
@@ -163,7 +163,7 @@ class Aside {
   static constexpr uint32_t kBlocks = 32;
 
   std::mutex mutex_;
-  cudaStream_t own_ = nullptr;
+  cuda::Stream own_;
   comm::Started started_;
 };
 

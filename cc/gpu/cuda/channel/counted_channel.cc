@@ -117,7 +117,7 @@ Result<const StoredPlan*> CountedChannel::PlanFor(const Call& call,
         MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
                       request.num_ranks, request.rank),
         HashDescriptor(record.descriptor, 0));
-  return plans_->Store(key, gpu_plan, false, nullptr, &record);
+  return plans_->Store(key, std::move(gpu_plan), false, nullptr, &record);
 }
 
 Result<CountedCall> CountedChannel::Prepare(
@@ -147,7 +147,9 @@ cudaError_t CountedChannel::Launch(const CountedCall& call,
   const StoredPlan& stored = *call.plan;
   if (call.device.factor_bytes > 0)
     return cuda::LaunchPremultiplied(call.device, options_.shape, stream);
-  if (stored.flagged) return LaunchFlagged(call.device, stored, stream);
+  if (stored.flagged)
+    return cuda::LaunchFlagged(call.device, stored.gpu_plan,
+                               connection_.members().data(), stream);
   return cuda::LaunchCounted(call.device, options_.shape, stream);
 }
 

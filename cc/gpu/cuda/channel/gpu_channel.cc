@@ -5,13 +5,18 @@
 #include <vector>
 
 #include "cc/engine/cuda/copy_engine.h"
-#include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/gpu_plan/flagged_ring.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/planners/make_plan.h"
 #include "cc/plan/slices.h"
 
 namespace jax_cxl::comm {
+
+Status EarlierFailure() {
+  return Error(Code::kFailedPrecondition,
+               "an earlier collective of this process has failed; look for its "
+               "error, and start all processes again");
+}
 
 GpuChannel::GpuChannel(pool::Pool* pool, Peers* peers,
                        const DeviceOptions& options, Group group,
@@ -135,13 +140,14 @@ Result<cuda::GpuPlan> GpuChannel::MakeSlotPlan(const plan::Request& request,
 }
 
 cuda::DeviceCall GpuChannel::MakeDeviceCall(const Call& call,
-                                            const StoredPlan& gpu_plan,
+                                            const StoredPlan& stored,
                                             SlotUse use) const {
+  const cuda::GpuPlan& gpu_plan = stored.gpu_plan;
   cuda::DeviceCall device;
-  device.sending = gpu_plan.sending;
-  device.receiving = gpu_plan.receiving;
-  device.num_sending = gpu_plan.num_sending;
-  device.num_receiving = gpu_plan.num_receiving;
+  device.sending = stored.sending;
+  device.receiving = stored.receiving;
+  device.num_sending = static_cast<uint32_t>(gpu_plan.sending.size());
+  device.num_receiving = static_cast<uint32_t>(gpu_plan.receiving.size());
   device.members = buffers_.members.get();
   device.num_members = members_count();
   device.self = connection_.group().self;
@@ -160,17 +166,6 @@ cuda::DeviceCall GpuChannel::MakeDeviceCall(const Call& call,
   device.status = buffers_.status.get();
   device.scratch = buffers_.scratch.get();
   return device;
-}
-
-cudaError_t GpuChannel::LaunchFlagged(const cuda::DeviceCall& call,
-                                      const StoredPlan& gpu_plan,
-                                      cudaStream_t stream) const {
-  return cuda::LaunchFlagged(
-      call,
-      {gpu_plan.host_sending, gpu_plan.host_receiving,
-       connection_.members().data(), gpu_plan.flagged_blocks,
-       gpu_plan.flagged_sources},
-      stream);
 }
 
 // --- checks ---

@@ -33,6 +33,9 @@
 
 namespace jax_cxl::comm {
 
+// Returns the error of a call after Abort.
+Status EarlierFailure();
+
 // The buffers of a channel that are not in the pool.
 struct DeviceBuffers {
   DeviceMemory<cuda::MemberView> members;
@@ -47,7 +50,7 @@ struct DeviceBuffers {
 // everything else.
 //
 // One thread at a time may open and connect a channel and enqueue calls, and
-// another thread may call Check and Abort.
+// another thread may call Check, Abort and stats.
 class GpuChannel {
  public:
   virtual ~GpuChannel() = default;
@@ -97,11 +100,8 @@ class GpuChannel {
                                      SlotUse use) const;
   // Returns a call in the form in which the device executes it, without its
   // numbers.
-  cuda::DeviceCall MakeDeviceCall(const Call& call, const StoredPlan& gpu_plan,
+  cuda::DeviceCall MakeDeviceCall(const Call& call, const StoredPlan& stored,
                                   SlotUse use) const;
-  cudaError_t LaunchFlagged(const cuda::DeviceCall& call,
-                            const StoredPlan& gpu_plan,
-                            cudaStream_t stream) const;
 
   // Describes the wait of the call at `place`, except for the members at work.
   // No earlier call is under way.

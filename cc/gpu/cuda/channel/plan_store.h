@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "cc/base/cuda/device_memory.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
@@ -18,24 +20,14 @@
 
 namespace jax_cxl::comm {
 
-// The GPU plan of a kind of call, in the memory of a device.
+// The GPU plan of a kind of call.
 struct StoredPlan {
-  // The steps of a plan without flags. A plan with flags travels with each
-  // launch.
+  cuda::GpuPlan gpu_plan;
+  bool flagged = false;  // for a short message (see flagged.h)
+  // The steps in the memory of the device. Null if the plan has flags: such a
+  // plan travels with each launch.
   const cuda::DeviceStep* sending = nullptr;
   const cuda::DeviceStep* receiving = nullptr;
-  // A copy of these steps in memory that the host can read.
-  std::vector<cuda::DeviceStep> steps;
-  const cuda::DeviceStep* host_sending = nullptr;
-  const cuda::DeviceStep* host_receiving = nullptr;
-  uint32_t num_sending = 0;
-  uint32_t num_receiving = 0;
-  uint64_t rounds = 0;
-  uint64_t bytes_published = 0;
-  uint64_t bytes_retrieved = 0;
-  bool flagged = false;  // for a short message (see flagged.h)
-  uint32_t flagged_blocks = 0;
-  uint64_t flagged_sources = 0;  // cuda::flagged::SourcesOf
   // The host's work for a call of a StreamChannel, if there is a relay.
   std::shared_ptr<const RelayPlan> relay;
   // What the device writes into the journal for a call of a CountedChannel, in
@@ -56,11 +48,6 @@ struct StoredPlan {
 // Not thread-safe.
 class PlanStore {
  public:
-  PlanStore() = default;
-  ~PlanStore();
-  PlanStore(const PlanStore&) = delete;
-  PlanStore& operator=(const PlanStore&) = delete;
-
   // The plans of 7 GiB of data in slots of 1 MiB fit into a chunk.
   static constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 
@@ -77,7 +64,7 @@ class PlanStore {
   // `relay` for one of a CountedChannel. A plan for which there is no room gets
   // a chunk of its own; see above for how long this may take.
   Result<const StoredPlan*> Store(const std::string& key,
-                                  const cuda::GpuPlan& gpu_plan, bool flagged,
+                                  cuda::GpuPlan gpu_plan, bool flagged,
                                   std::shared_ptr<const RelayPlan> relay,
                                   const cuda::JournalEntry* record = nullptr);
 
@@ -86,9 +73,10 @@ class PlanStore {
   static constexpr uint64_t kRoomBytes = uint64_t{1} << 20;
 
   Status Add(uint64_t bytes);
-  Result<std::byte*> Put(const void* data, uint64_t bytes);
+  template <typename T>
+  Result<const T*> Put(std::span<const T> data);
 
-  cudaStream_t stream_ = nullptr;
+  cuda::Stream stream_;
   std::vector<DeviceMemory<std::byte>> chunks_;
   uint64_t left_ = 0;  // bytes, in the last chunk
   std::byte* next_ = nullptr;

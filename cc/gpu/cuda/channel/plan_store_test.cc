@@ -55,12 +55,14 @@ TEST_F(PlanStoreTest, PlansNeverMove) {
   for (int n = 0; n < 20; ++n) {
     const StoredPlan& plan = *plans[n];
     EXPECT_EQ(store.Find(std::to_string(n)), &plan);
-    ASSERT_EQ(plan.num_sending, n == 7 ? 6 * steps : steps - n);
-    ASSERT_EQ(plan.num_receiving, n);
-    ExpectMark(plan.sending, plan.num_sending, 2 * n);
-    ExpectMark(plan.receiving, plan.num_receiving, 2 * n + 1);
-    ExpectMark(plan.host_sending, plan.num_sending, 2 * n);
-    ExpectMark(plan.host_receiving, plan.num_receiving, 2 * n + 1);
+    const std::vector<cuda::DeviceStep>& sending = plan.gpu_plan.sending;
+    const std::vector<cuda::DeviceStep>& receiving = plan.gpu_plan.receiving;
+    ASSERT_EQ(sending.size(), n == 7 ? 6 * steps : steps - n);
+    ASSERT_EQ(receiving.size(), n);
+    ExpectMark(plan.sending, sending.size(), 2 * n);
+    ExpectMark(plan.receiving, receiving.size(), 2 * n + 1);
+    ExpectMark(sending.data(), sending.size(), 2 * n);
+    ExpectMark(receiving.data(), receiving.size(), 2 * n + 1);
     ASSERT_EQ(plan.record != nullptr, n % 2 == 0);
     if (plan.record == nullptr) continue;
     cuda::JournalEntry record;

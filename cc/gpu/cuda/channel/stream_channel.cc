@@ -66,17 +66,6 @@ StreamChannel::StreamChannel(pool::Pool* pool, Peers* peers,
       flagged_rounds_(options.first_flagged_round),
       heard_rounds_(options.first_flagged_round) {}
 
-StreamChannel::~StreamChannel() {
-  for (const TimedCopies& copies : timed_copies_)
-    free_times_.push_back(copies.times);
-  if (counted_times_) free_times_.push_back(*counted_times_);
-  for (const cuda::CopyTimes& times : free_times_) {
-    cudaEventDestroy(times.begin);
-    cudaEventDestroy(times.end);
-  }
-  if (last_done_ != nullptr) cudaEventDestroy(last_done_);
-}
-
 // Returns the size of one of the buffers to which the copy engines copy the
 // peers' operands of a reduction.
 uint64_t StreamChannel::staging_bytes() const {
@@ -137,32 +126,32 @@ Result<const StoredPlan*> StreamChannel::StoredPlanFor(
              call.request.sources.size() * sizeof(int32_t));
   key.push_back(static_cast<char>(path.slots()));
   if (const StoredPlan* found = plans_->Find(key)) return found;
-  const auto store = [&](const cuda::GpuPlan& gpu_plan, bool flagged) {
+  const auto store = [&](cuda::GpuPlan gpu_plan, bool flagged) {
     std::shared_ptr<const RelayPlan> relayed;
     if (relay_ != nullptr)
       relayed = std::make_shared<const RelayPlan>(
           MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
                         members_count(), connection_.group().self));
-    return plans_->Store(key, gpu_plan, flagged, std::move(relayed));
+    return plans_->Store(key, std::move(gpu_plan), flagged, std::move(relayed));
   };
   if (!path.copies()) {
-    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
+    CXL_ASSIGN_OR_RETURN(std::optional<cuda::GpuPlan> gpu_plan,
                          MakeFlaggedPlan(call.request));
-    if (gpu_plan) return store(*gpu_plan, true);
+    if (gpu_plan) return store(*std::move(gpu_plan), true);
   }
-  CXL_ASSIGN_OR_RETURN(const cuda::GpuPlan gpu_plan,
+  CXL_ASSIGN_OR_RETURN(cuda::GpuPlan gpu_plan,
                        MakeSlotPlan(call.request, path.slots()));
-  return store(gpu_plan, false);
+  return store(std::move(gpu_plan), false);
 }
 
 // Returns a call in the form in which the device executes it. Sets the fields
 // that every GpuPath needs.
 cuda::DeviceCall StreamChannel::Prepare(const Call& call,
-                                        const StoredPlan& gpu_plan,
+                                        const StoredPlan& stored,
                                         const pool::CallDescriptor& descriptor,
                                         SlotUse use) {
-  cuda::DeviceCall device = MakeDeviceCall(call, gpu_plan, use);
-  device.base_round = gpu_plan.flagged ? flagged_rounds_ : rounds_;
+  cuda::DeviceCall device = MakeDeviceCall(call, stored, use);
+  device.base_round = stored.flagged ? flagged_rounds_ : rounds_;
   device.call = calls_;
   device.hash = calls_hash_ =
       HashDescriptor(descriptor, calls_hash_) & cuda::kValueMask;
@@ -174,11 +163,11 @@ cuda::DeviceCall StreamChannel::Prepare(const Call& call,
 }
 
 void StreamChannel::TellRelay(const cuda::DeviceCall& call,
-                              const StoredPlan& gpu_plan, GpuPath path,
+                              const StoredPlan& stored, GpuPath path,
                               const cuda::Shape& shape, bool in_series) {
   const bool copies = path.copies();
   RelayedCall relayed;
-  relayed.plan = gpu_plan.relay;
+  relayed.plan = stored.relay;
   relayed.members = connection_.members().data();
   relayed.num_words = copies ? path.copy_pipelines : shape.blocks;
   relayed.words_take_turns = copies;
@@ -198,7 +187,7 @@ void StreamChannel::TellRelay(const cuda::DeviceCall& call,
 }
 
 Status StreamChannel::LaunchFlaggedRound(cuda::DeviceCall call,
-                                         const StoredPlan& gpu_plan,
+                                         const StoredPlan& stored,
                                          cudaStream_t stream) {
   if (cuda::flagged::BeginsAnew(flagged_rounds_)) {
     CXL_RETURN_IF_ERROR(BeginFlagsAnew());
@@ -206,19 +195,21 @@ Status StreamChannel::LaunchFlaggedRound(cuda::DeviceCall call,
   }
   ++flagged_rounds_;
   call.flagged_released = heard_rounds_;
-  if (cuda::flagged::HearsAll(gpu_plan.flagged_sources, members_count(),
-                              call.self))
+  if (cuda::flagged::HearsAll(cuda::flagged::SourcesOf(stored.gpu_plan),
+                              members_count(), call.self))
     heard_rounds_ = call.base_round;
   if (relay_ != nullptr) {
     RelayedCall relayed;
-    relayed.plan = gpu_plan.relay;
+    relayed.plan = stored.relay;
     relayed.flagged = true;
     relayed.base_round = call.base_round;
     channel_relay_->Enqueue(std::move(relayed));
     relay_->Wake();
   }
-  return cuda::CudaStatus(LaunchFlagged(call, gpu_plan, stream),
-                          "launching a collective");
+  return cuda::CudaStatus(
+      cuda::LaunchFlagged(call, stored.gpu_plan, connection_.members().data(),
+                          stream),
+      "launching a collective");
 }
 
 bool StreamChannel::Announce(const Call& call) {
@@ -262,17 +253,20 @@ Result<cudaStream_t> StreamChannel::RecordAndLaunch(const Call& started,
 }
 
 Status StreamChannel::LaunchCopies(const cuda::DeviceCall& call,
-                                   const StoredPlan& gpu_plan, GpuPath path,
+                                   const cuda::GpuPlan& gpu_plan, GpuPath path,
                                    cudaStream_t stream) {
-  CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(call.call));
+  const cuda::CopyTimes* times;
+  {
+    std::lock_guard lock(mutex_);
+    times = &*under_way_.back().times;
+  }
   last_by_copy_engine_ = true;
   return cuda::CudaStatus(
       copy_engine_->Enqueue(
           call,
-          {path.copy_pipelines, gpu_plan.host_sending, gpu_plan.host_receiving,
-           connection_.members().data(), buffers_.staging.get(),
-           staging_bytes(), series_->begin},
-          times, stream),
+          {gpu_plan, path.copy_pipelines, connection_.members().data(),
+           buffers_.staging.get(), staging_bytes(), series_->begin},
+          *times, stream),
       "launching a collective");
 }
 
@@ -304,20 +298,21 @@ Result<cudaStream_t> StreamChannel::Launch(const Call& call, bool aside,
   CXL_ASSIGN_OR_RETURN(const bool in_series,
                        FollowEarlierCalls(facts, path, stream));
   const pool::CallDescriptor descriptor = Describe(call);
-  CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,
+  CXL_ASSIGN_OR_RETURN(const StoredPlan* stored,
                        StoredPlanFor(call, descriptor, path));
+  const cuda::GpuPlan& gpu_plan = stored->gpu_plan;
   const cuda::DeviceCall device =
-      Prepare(call, *gpu_plan, descriptor, path.slots());
+      Prepare(call, *stored, descriptor, path.slots());
   const cuda::Shape shape = ChooseShape(facts, options_);
-  Note(call, descriptor, *gpu_plan);
-  if (relay_ != nullptr && !gpu_plan->flagged)
-    TellRelay(device, *gpu_plan, path, shape, in_series);
+  CXL_RETURN_IF_ERROR(Note(call, descriptor, *stored, path));
+  if (relay_ != nullptr && !stored->flagged)
+    TellRelay(device, *stored, path, shape, in_series);
   cudaStream_t end = stream;
   if (path.copies()) {
-    CXL_RETURN_IF_ERROR(LaunchCopies(device, *gpu_plan, path, stream));
+    CXL_RETURN_IF_ERROR(LaunchCopies(device, gpu_plan, path, stream));
     end = copy_engine_->end();
-  } else if (gpu_plan->flagged) {
-    CXL_RETURN_IF_ERROR(LaunchFlaggedRound(device, *gpu_plan, stream));
+  } else if (stored->flagged) {
+    CXL_RETURN_IF_ERROR(LaunchFlaggedRound(device, *stored, stream));
   } else {
     CXL_RETURN_IF_ERROR(LaunchKernel(call, device, shape, stream));
   }
@@ -326,47 +321,47 @@ Result<cudaStream_t> StreamChannel::Launch(const Call& call, bool aside,
   if (path.copies() && !aside)
     CXL_RETURN_IF_ERROR(cuda::StreamWait(stream, last_done_));
   last_stream_ = end;
-  if (!gpu_plan->flagged) rounds_ += gpu_plan->rounds;
+  if (!stored->flagged) rounds_ += gpu_plan.rounds;
   if (plan::MovesRows(call.request.op)) return end;  // the device counts
   std::lock_guard lock(mutex_);
-  stats_.bytes_published += gpu_plan->bytes_published;
-  stats_.bytes_retrieved += gpu_plan->bytes_retrieved;
+  stats_.bytes_published += gpu_plan.bytes_published;
+  stats_.bytes_retrieved += gpu_plan.bytes_retrieved;
   return end;
 }
 
-// Returns events that measure the time of call number `place`. From here on,
-// Abort regards the call as a copy-engine call, and stops the copy engines.
-// Fails if Abort was called before.
-Result<cuda::CopyTimes> StreamChannel::TakeTimes(uint64_t place) {
-  std::lock_guard lock(mutex_);
-  if (Read(status().abort) != 0)
-    return Error(Code::kFailedPrecondition,
-                 "an earlier collective of this process has failed; look for "
-                 "its error, and start all processes again");
+// Returns events that measure the time of a call. Fails if Abort was called
+// before. Requires the mutex.
+Result<cuda::CopyTimes> StreamChannel::TakeTimes() {
+  if (Read(status().abort) != 0) return EarlierFailure();
   cuda::CopyTimes times;
   if (free_times_.empty()) {
-    for (cudaEvent_t* event : {&times.begin, &times.end})
-      CXL_RETURN_IF_ERROR(
-          cuda::CudaStatus(cudaEventCreate(event), "cudaEventCreate"));
+    for (cuda::Event* event : {&times.begin, &times.end}) {
+      CXL_ASSIGN_OR_RETURN(*event, cuda::MakeEvent(cudaEventDefault));
+    }
   } else {
-    times = free_times_.back();
+    times = std::move(free_times_.back());
     free_times_.pop_back();
   }
-  timed_copies_.push_back({place, times});
   return times;
 }
 
-void StreamChannel::Note(const Call& call,
-                         const pool::CallDescriptor& descriptor,
-                         const StoredPlan& gpu_plan) {
-  Enqueued enqueued = {call, gpu_plan.flagged, rounds_ + gpu_plan.rounds};
-  if (gpu_plan.flagged)
+// From here on, Abort knows whether it has to stop the copy engines.
+Status StreamChannel::Note(const Call& call,
+                           const pool::CallDescriptor& descriptor,
+                           const StoredPlan& stored, GpuPath path) {
+  Enqueued enqueued = {
+      call, stored.flagged, rounds_ + stored.gpu_plan.rounds, {}};
+  if (stored.flagged)
     enqueued.end =
         flagged_rounds_ + (cuda::flagged::BeginsAnew(flagged_rounds_) ? 2 : 1);
   std::lock_guard lock(mutex_);
+  if (path.copies()) {
+    CXL_ASSIGN_OR_RETURN(enqueued.times, TakeTimes());
+  }
   under_way_.push_back(std::move(enqueued));
   ++calls_;
   journal_->Write(call, descriptor);
+  return OkStatus();
 }
 
 }  // namespace jax_cxl::comm

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/gpu_path.h"
@@ -26,7 +27,6 @@ class StreamChannel final : public GpuChannel {
   StreamChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
                 Group group, PlanStore* plans, cuda::CopyEngine* copy_engine,
                 Relay* relay);
-  ~StreamChannel() override;
 
   // Allocates this member's part, on the current device, and publishes its
   // place. `incarnation` is as in DeviceConnection::Open. Uses the buffers in
@@ -79,10 +79,8 @@ class StreamChannel final : public GpuChannel {
     Call call;
     bool flagged;
     uint64_t end;  // rounds up to the end of the call, with flags or without
-  };
-  struct TimedCopies {
-    uint64_t call;
-    cuda::CopyTimes times;
+    // If the copy engines execute the call:
+    std::optional<cuda::CopyTimes> times;
   };
 
   // The current series of calls by the copy engines (cuda::CopyEngine).
@@ -107,35 +105,34 @@ class StreamChannel final : public GpuChannel {
   // Otherwise makes `stream` wait for the earlier calls, and ends the series.
   Result<bool> FollowEarlierCalls(const GpuCallFacts& facts, GpuPath path,
                                   cudaStream_t stream);
-  cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
+  cuda::DeviceCall Prepare(const Call& call, const StoredPlan& stored,
                            const pool::CallDescriptor& descriptor, SlotUse use);
-  void TellRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
+  void TellRelay(const cuda::DeviceCall& call, const StoredPlan& stored,
                  GpuPath path, const cuda::Shape& shape, bool in_series);
-  Status LaunchCopies(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
-                      GpuPath path, cudaStream_t stream);
+  Status LaunchCopies(const cuda::DeviceCall& call,
+                      const cuda::GpuPlan& gpu_plan, GpuPath path,
+                      cudaStream_t stream);
   Status LaunchKernel(const Call& call, const cuda::DeviceCall& device,
                       const cuda::Shape& shape, cudaStream_t stream);
-  Status LaunchFlaggedRound(cuda::DeviceCall call, const StoredPlan& gpu_plan,
+  Status LaunchFlaggedRound(cuda::DeviceCall call, const StoredPlan& stored,
                             cudaStream_t stream);
-  Result<cuda::CopyTimes> TakeTimes(uint64_t place);
-  void Note(const Call& call, const pool::CallDescriptor& descriptor,
-            const StoredPlan& gpu_plan);
+  Result<cuda::CopyTimes> TakeTimes();
+  Status Note(const Call& call, const pool::CallDescriptor& descriptor,
+              const StoredPlan& stored, GpuPath path);
 
   Status BeginFlagsAnew();
   Result<const StoredPlan*> StoredPlanFor(
       const Call& call, const pool::CallDescriptor& descriptor, GpuPath path);
 
   // Defined in stream_channel_checks.cc.
-  void AddTimes(uint64_t finished);
-  const Enqueued* OldestUnderWay(uint64_t finished);
+  void DropFinished(uint64_t finished);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
   std::vector<int> AtWork(const Enqueued& enqueued) const;
-  bool ByCopies(uint64_t place) const;
   int LastMember() const;
 
   cuda::CopyEngine* const copy_engine_;
   std::optional<TakingBack> taking_back_;  // once connected, without a relay
-  cudaEvent_t last_done_ = nullptr;        // event after the last call
+  cuda::Event last_done_;                  // after the last call
   bool last_recorded_ = false;          // true if that event has been recorded
   cudaStream_t last_stream_ = nullptr;  // on which that call ended
   std::optional<Series> series_;
@@ -158,13 +155,12 @@ class StreamChannel final : public GpuChannel {
   // How many of the `calls_` calls are only the first part of a
   // ragged_all_to_all. Stats do not count them.
   uint64_t parts_of_calls_ = 0;
-  // The latest calls. Only Check removes those that have finished.
+  // The latest calls. Only the checking side removes those that have finished.
   std::deque<Enqueued> under_way_;
   Stats stats_;
-  // Copy-engine calls that may be under way.
-  std::deque<TimedCopies> timed_copies_;
   std::vector<cuda::CopyTimes> free_times_;
-  std::optional<cuda::CopyTimes> counted_times_;  // of the last finished one
+  // The events of the last finished call by the copy engines.
+  std::optional<cuda::CopyTimes> counted_times_;
   double copying_s_ = 0;
 
   uint64_t progress_ = 0;  // DeviceWait's, at the last check

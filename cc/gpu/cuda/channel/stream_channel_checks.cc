@@ -3,42 +3,34 @@
 // enqueuing side.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "cc/gpu/cuda/channel/stream_channel.h"
 
 namespace jax_cxl::comm {
 
-// Adds the durations of the copy-engine calls before call number `finished` to
-// `copying_s_`. Calls of a series overlap. The time during which two calls
-// overlap counts only once. Requires the mutex.
-void StreamChannel::AddTimes(uint64_t finished) {
-  while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
-    const cuda::CopyTimes times = timed_copies_.front().times;
-    timed_copies_.pop_front();
+// Drops the calls that the device has finished, and adds the durations of those
+// by the copy engines to `copying_s_`. Calls of a series overlap. The time
+// during which two calls overlap counts only once. Requires the mutex.
+void StreamChannel::DropFinished(uint64_t finished) {
+  for (; !under_way_.empty() && calls_ - under_way_.size() < finished;
+       under_way_.pop_front()) {
+    std::optional<cuda::CopyTimes>& times = under_way_.front().times;
+    if (!times) continue;
     float ms = 0, since_last_ms = 0;
-    if (cudaEventElapsedTime(&ms, times.begin, times.end) != cudaSuccess)
+    if (cudaEventElapsedTime(&ms, times->begin.get(), times->end.get()) !=
+        cudaSuccess)
       ms = 0;
     if (counted_times_) {
-      if (cudaEventElapsedTime(&since_last_ms, counted_times_->end,
-                               times.end) == cudaSuccess)
+      if (cudaEventElapsedTime(&since_last_ms, counted_times_->end.get(),
+                               times->end.get()) == cudaSuccess)
         ms = std::min(ms, since_last_ms);
-      free_times_.push_back(*counted_times_);
+      free_times_.push_back(*std::move(counted_times_));
     }
-    counted_times_ = times;
+    counted_times_ = std::move(times);
     copying_s_ += ms * 1e-3;
   }
-}
-
-// Drops the calls that the device has finished. Returns the first unfinished
-// call, or null if there is none. The call's address stays valid until a later
-// check.
-const StreamChannel::Enqueued* StreamChannel::OldestUnderWay(
-    uint64_t finished) {
-  std::lock_guard lock(mutex_);
-  while (!under_way_.empty() && calls_ - under_way_.size() < finished)
-    under_way_.pop_front();
-  return under_way_.empty() ? nullptr : &under_way_.front();
 }
 
 Status StreamChannel::Check(Clock::time_point now) {
@@ -57,7 +49,6 @@ Status StreamChannel::Check(Clock::time_point now) {
     }
   }
   std::lock_guard lock(mutex_);
-  AddTimes(finished);
   recorded_->Advance(compared, finished);
   if (!problem.ok()) recorded_->Fail(finished, problem);
   return problem;
@@ -65,19 +56,22 @@ Status StreamChannel::Check(Clock::time_point now) {
 
 Status StreamChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   uint64_t enqueued;
+  // The first unfinished call, whose address stays valid until DropFinished.
+  const Enqueued* oldest;
   {
     std::lock_guard lock(mutex_);
+    DropFinished(finished);
     enqueued = calls_;
+    oldest = under_way_.empty() ? nullptr : &under_way_.front();
   }
   CXL_RETURN_IF_ERROR(journal_->Compare(enqueued));
-  const Enqueued* oldest = OldestUnderWay(finished);
   if (oldest == nullptr) return OkStatus();
   DeviceWait wait = WaitOf(oldest->call, finished);
   wait.at_work = AtWork(*oldest);
   // Copies do not report which member they wait for. If they make no progress,
   // they most likely wait for the member that is furthest behind.
   const bool moved = std::exchange(progress_, wait.progress) != wait.progress;
-  if (ByCopies(finished)) wait.waiting_for = moved ? -1 : LastMember();
+  if (oldest->times) wait.waiting_for = moved ? -1 : LastMember();
   return CheckWait(wait, finished, enqueued, now);
 }
 
@@ -92,13 +86,6 @@ std::vector<int> StreamChannel::AtWork(const Enqueued& enqueued) const {
       members.push_back(member);
   }
   return members;
-}
-
-// Returns true if the copy engines execute the first unfinished call, whose
-// place is `place`.
-bool StreamChannel::ByCopies(uint64_t place) const {
-  std::lock_guard lock(mutex_);
-  return !timed_copies_.empty() && timed_copies_.front().call == place;
 }
 
 int StreamChannel::LastMember() const {
@@ -122,9 +109,11 @@ int StreamChannel::LastMember() const {
 void StreamChannel::Abort() {
   if (buffers_.status == nullptr) return;
   GpuChannel::Abort();
-  const uint64_t finished = Read(status().finished);
   std::lock_guard lock(mutex_);
-  if (!timed_copies_.empty() && timed_copies_.back().call >= finished)
+  DropFinished(Read(status().finished));
+  if (std::ranges::any_of(under_way_, [](const Enqueued& enqueued) {
+        return enqueued.times.has_value();
+      }))
     copy_engine_->Stop();
 }
 
@@ -135,7 +124,7 @@ Stats StreamChannel::stats() {
   if (buffers_.status == nullptr) return stats;
   stats.bytes_published += Read(status().row_bytes.published);
   stats.bytes_retrieved += Read(status().row_bytes.retrieved);
-  AddTimes(Read(status().finished));
+  DropFinished(Read(status().finished));
   stats.seconds = Read(status().busy_ns) * 1e-9 + copying_s_;
   return stats;
 }

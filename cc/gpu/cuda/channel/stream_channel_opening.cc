@@ -21,7 +21,8 @@ Status StreamChannel::Open(Arena* arena, Recorder* recorder,
   CXL_RETURN_IF_ERROR(OpenPart(arena, recorder, incarnation));
   buffers_ = std::move(*spare);
   CXL_RETURN_IF_ERROR(Allocate(cuda::CopyEngine::kBuffers * staging_bytes()));
-  return cuda::MakeEvent(&last_done_);
+  CXL_ASSIGN_OR_RETURN(last_done_, cuda::MakeEvent());
+  return OkStatus();
 }
 
 Status StreamChannel::Connect(const Call& call) {
@@ -53,7 +54,7 @@ Status StreamChannel::Connect(const Call& call) {
 bool StreamChannel::Idle() {
   if (calls_ == 0) return true;
   if (Read(status().finished) != calls_ || !RecordLast().ok()) return false;
-  const cudaError_t ended = cudaEventQuery(last_done_);
+  const cudaError_t ended = cudaEventQuery(last_done_.get());
   // cudaEventQuery has also stored this error. Clear it, because otherwise the
   // next launch of a kernel would report it.
   if (ended == cudaErrorNotReady) cudaGetLastError();
@@ -75,16 +76,14 @@ DeviceBuffers StreamChannel::Close(Arena* arena) {
 // all earlier calls, the host clears this member's ring for short messages.
 Status StreamChannel::BeginFlagsAnew() {
   if (calls_ > 1) CXL_RETURN_IF_ERROR(RecordLast());
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_.get()),
                                        "cudaEventSynchronize"));
   Backoff backoff;
   const auto go_on = [&] { return Read(status().abort) == 0; };
   while (channel_relay_ != nullptr && !channel_relay_->idle() && go_on())
     backoff.Pause();
   if (rings_->BeginAnew(flagged_rounds_, go_on)) return OkStatus();
-  return Error(Code::kFailedPrecondition,
-               "an earlier collective of this process has failed; look for its "
-               "error, and start all processes again");
+  return EarlierFailure();
 }
 
 }  // namespace jax_cxl::comm
