@@ -252,27 +252,17 @@ class ControlWarp {
   __device__ bool AwaitDone(uint32_t first, uint32_t last,
                             uint32_t steps) const {
     const uint32_t slot = first + LaneInWarp();
-    for (;;) {
-      const bool done =
-          slot >= last || LoadAcquireBlock(&state_.done[slot]) >= steps;
-      if (__all_sync(0xffffffff, done)) return true;
-      const bool stop =
-          LaneInWarp() == 0 && LoadAcquireBlock(&state_.gave_up) != 0;
-      if (__any_sync(0xffffffff, stop)) return false;
-    }
+    return AwaitInBlock([&] {
+      return slot >= last || LoadAcquireBlock(&state_.done[slot]) >= steps;
+    });
   }
 
   // Waits until the doorbell of sending step `steps` - 1 has rung. Does not
   // wait if `steps` is 0.
   __device__ bool AwaitRung(uint32_t steps) const {
-    for (;;) {
-      const bool rung =
-          LaneInWarp() != 0 || LoadAcquireBlock(&state_.rung) >= steps;
-      if (__all_sync(0xffffffff, rung)) return true;
-      const bool stop =
-          LaneInWarp() == 0 && LoadAcquireBlock(&state_.gave_up) != 0;
-      if (__any_sync(0xffffffff, stop)) return false;
-    }
+    return AwaitInBlock([&] {
+      return LaneInWarp() != 0 || LoadAcquireBlock(&state_.rung) >= steps;
+    });
   }
 
   __device__ void MarkRung(uint32_t steps) const {
@@ -288,6 +278,17 @@ class ControlWarp {
   }
 
  private:
+  // Waits until `done` returns true in all threads of the warp.
+  template <typename Done>
+  __device__ __forceinline__ bool AwaitInBlock(const Done& done) const {
+    for (;;) {
+      if (__all_sync(0xffffffff, done())) return true;
+      const bool stop =
+          LaneInWarp() == 0 && LoadAcquireBlock(&state_.gave_up) != 0;
+      if (__any_sync(0xffffffff, stop)) return false;
+    }
+  }
+
   __device__ PollResult Published(int member, uint64_t rounds) {
     uint64_t& seen = state_.published[member];
     if (seen >= rounds) return PollResult::kReady;

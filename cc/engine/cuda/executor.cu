@@ -1,7 +1,6 @@
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/counted.cuh"
 #include "cc/engine/cuda/executor.h"
-#include "cc/engine/cuda/progress.cuh"
 #include "cc/engine/cuda/slot_call.cuh"
 
 namespace jax_cxl::cuda {
@@ -14,22 +13,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
             const __grid_constant__ DeviceRows rows) {
   __shared__ BlockState state;
   state.Reset(call.scratch->released[blockIdx.x]);
-  const KernelProgress progress(call);  // thread 0 uses it
-  if (threadIdx.x == 0) {
-    // Peers see this word before they see any doorbell of the block, because a
-    // doorbell rings after a fence.
-    StoreWord(
-        &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
-        CallWord(call.call, call.hash));
-  }
-  __syncthreads();
-  if (__syncthreads_or(!RunWarp<kind>(call, shape, rows, state))) {
-    if (threadIdx.x == 0) Stop(call.status);
-    return;
-  }
-  if (threadIdx.x == 0 && progress.Finish(kind == CallKind::kRows))
-    StoreWord(call.members[call.self].ended,
-              call.epoch << kValueBits | (call.base_round + call.rounds));
+  Run<kind, /*counted=*/false>(call, shape, rows, state);
 }
 
 __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
@@ -39,7 +23,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   __shared__ DeviceCall call;
   state.Reset(given.scratch->released[blockIdx.x]);
   if (!TakePosition(given, /*flagged=*/false, &call)) return;
-  RunCounted<CallKind::kCollective>(call, shape, state);
+  Run<CallKind::kCollective, /*counted=*/true>(call, shape, {}, state);
 }
 
 __global__ void WaitForEnd(const __grid_constant__ DeviceCall call) {

@@ -326,26 +326,28 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
                                         shape.data_warps() - sending));
 }
 
-// Executes a call that is numbered on the device (LaunchCounted in executor.h).
-// Call TakePosition first.
-template <CallKind kind>
-__device__ void RunCounted(const DeviceCall& call, const Shape& shape,
-                           BlockState& state) {
-  const KernelProgress progress(call);
+// Executes a call. If `counted` is true, the call is numbered on the device
+// (LaunchCounted in executor.h). Then call TakePosition first.
+template <CallKind kind, bool counted>
+__device__ void Run(const DeviceCall& call, const Shape& shape,
+                    const DeviceRows& rows, BlockState& state) {
+  const KernelProgress progress(call);  // thread 0 uses it
   if (threadIdx.x == 0) {
+    // Peers see this word before they see any doorbell of the block, because a
+    // doorbell rings after a fence.
     StoreWord(
         &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
         CallWord(call.call, call.hash));
   }
   __syncthreads();
-  if (blockIdx.x == 0 && threadIdx.x / 32 == kControlWarps - 1)
+  if (counted && blockIdx.x == 0 && threadIdx.x / 32 == kControlWarps - 1)
     WriteJournal(call);
-  if (__syncthreads_or(!RunWarp<kind>(call, shape, {}, state))) {
-    if (threadIdx.x == 0) AwaitAbort(call);
+  if (__syncthreads_or(!RunWarp<kind>(call, shape, rows, state))) {
+    if (threadIdx.x == 0) counted ? AwaitAbort(call) : Stop(call.status);
     return;
   }
-  if (threadIdx.x == 0 && progress.Finish()) {
-    PassPosition(call, /*flagged=*/false);
+  if (threadIdx.x == 0 && progress.Finish(kind == CallKind::kRows)) {
+    if (counted) PassPosition(call, /*flagged=*/false);
     StoreWord(call.members[call.self].ended,
               call.epoch << kValueBits | (call.base_round + call.rounds));
   }

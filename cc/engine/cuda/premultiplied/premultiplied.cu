@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   state.Reset(given.scratch->released[blockIdx.x]);
   if (!TakePosition(given, /*flagged=*/false, &call)) return;
   if (threadIdx.x == 0) TakeFactor(&call);  // others read it after a barrier
-  RunCounted<CallKind::kPremultiplied>(call, shape, state);
+  Run<CallKind::kPremultiplied, /*counted=*/true>(call, shape, {}, state);
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   __shared__ BlockState state;
   state.Reset(transfer.call.scratch->released[blockIdx.x]);
   if (!TakePosition(transfer.call, /*flagged=*/false, &call)) return;
-  RunCounted<CallKind::kTransfer>(call, shape, state);
+  Run<CallKind::kTransfer, /*counted=*/true>(call, shape, {}, state);
 }
 
 // Returns the number of blocks of each transfer. If no transfer goes through
