@@ -37,7 +37,8 @@
 // is never idle between two calls.
 //
 // A stream may wait for something that another stream sends. So these streams
-// must not share a queue of the device (see kDeviceQueues).
+// must not share a queue of the device. By default a process has 8 queues for
+// kernels and 8 for copies on a device. jax_cxl/__init__.py asks for 32.
 namespace jax_cxl::cuda {
 
 // A call's GPU plan, and how it is executed.
@@ -58,12 +59,6 @@ struct CopyTimes {
   Event begin;
   Event end;
 };
-
-// By default a process has 8 queues for kernels and 8 for copies on a device.
-// These environment variables ask for up to 32, if they are set before CUDA
-// starts.
-inline constexpr const char* kDeviceQueues[] = {
-    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"};
 
 // Not thread-safe, but any thread may call Stop at any time.
 class CopyEngine {

@@ -152,12 +152,6 @@ void DeviceEndpoint::Close(StreamChannel* channel) {
   channels_.erase(found);
 }
 
-Status DeviceEndpoint::OpenChannel(const std::vector<int32_t>& members) {
-  cuda::CurrentDevice current(device_);
-  std::lock_guard lock(mutex_);
-  return ChannelFor(members).status();
-}
-
 Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
   cuda::CurrentDevice current(device_);
   std::lock_guard lock(mutex_);

@@ -41,10 +41,7 @@ class DeviceEndpoint {
 
   Status Open();
 
-  // Opens a group's channel without waiting for the other members.
-  Status OpenChannel(const std::vector<int32_t>& members);
-
-  // Waits for the other members of a group whose channel is open.
+  // Opens a group's channel, and waits for the other members.
   Status Connect(const std::vector<int32_t>& members);
 
   // Enqueues a call after the earlier work of `stream`.

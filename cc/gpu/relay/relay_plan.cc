@@ -31,19 +31,18 @@ std::vector<SlotRange> Joined(std::vector<SlotRange> ranges) {
 
 }  // namespace
 
-RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
-                        std::span<const DeviceStep> receiving, uint64_t rounds,
-                        int num_members, int self) {
+RelayPlan MakeRelayPlan(const cuda::GpuPlan& gpu_plan, int num_members,
+                        int self) {
   RelayPlan relay_plan;
-  relay_plan.rounds = rounds;
+  relay_plan.rounds = gpu_plan.rounds;
   relay_plan.arrivals.resize(num_members);
   std::vector<SlotRange> written;
   // The ranges that the device reads: by member, and then by round.
   std::vector<std::map<uint64_t, std::vector<SlotRange>>> read(num_members);
-  for (const DeviceStep& step : sending)
+  for (const DeviceStep& step : gpu_plan.sending)
     if (step.kind == DeviceStepKind::kPut)
       written.push_back({step.round, step.to, step.bytes});
-  for (const DeviceStep& step : receiving) {
+  for (const DeviceStep& step : gpu_plan.receiving) {
     if (step.kind == DeviceStepKind::kRelease) {
       relay_plan.releases.push_back({step.round, {}});
       continue;
@@ -61,7 +60,7 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   // A publication covers the ranges of its own round, and those of earlier
   // rounds that no earlier publication covers.
   auto next = written.begin();
-  for (const DeviceStep& step : sending) {
+  for (const DeviceStep& step : gpu_plan.sending) {
     if (step.kind != DeviceStepKind::kPublish) continue;
     const auto end = std::find_if(next, written.end(), [&](const auto& range) {
       return range.round > step.round;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "cc/engine/gpu_plan/channel_words.h"
@@ -36,11 +35,9 @@ struct RelayPlan {
   uint64_t last_written = 0;   // last round with data + 1; 0: none
 };
 
-// Makes the host's plan from `sending` and `receiving`, the steps of this
-// member's GPU plan (cc/engine/gpu_plan/gpu_plan.h).
-RelayPlan MakeRelayPlan(std::span<const cuda::DeviceStep> sending,
-                        std::span<const cuda::DeviceStep> receiving,
-                        uint64_t rounds, int num_members, int self);
+// Makes the host's plan for member `self`, which has this GPU plan.
+RelayPlan MakeRelayPlan(const cuda::GpuPlan& gpu_plan, int num_members,
+                        int self);
 
 // A call whose data a device moves, and whose doorbells its host relays.
 struct RelayedCall {

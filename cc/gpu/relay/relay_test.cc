@@ -52,7 +52,7 @@ TEST(RelayPlanTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
       Step(DeviceStepKind::kPut, 2, 228, 192, 10),
       Step(DeviceStepKind::kPublish, 2, 0, 0, 0),
   };
-  const RelayPlan relay_plan = MakeRelayPlan(sending, {}, 3, 2, 0);
+  const RelayPlan relay_plan = MakeRelayPlan({3, sending, {}}, 2, 0);
   ASSERT_EQ(relay_plan.publications.size(), 2u);
   EXPECT_EQ(relay_plan.publications[0].round, 1u);
   EXPECT_EQ(relay_plan.publications[0].ranges.size(), 2u);
@@ -69,7 +69,7 @@ TEST(RelayPlanTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
       Step(DeviceStepKind::kGet, 2, 0, 0, 0, 0, 1),  // only waits
       Step(DeviceStepKind::kRelease, 2, 0, 0, 0),
   };
-  const RelayPlan relay_plan = MakeRelayPlan({}, receiving, 3, 3, 1);
+  const RelayPlan relay_plan = MakeRelayPlan({3, {}, receiving}, 3, 1);
   EXPECT_TRUE(relay_plan.arrivals[1].empty());
   ASSERT_EQ(relay_plan.arrivals[2].size(), 2u);
   EXPECT_EQ(relay_plan.arrivals[2][0].round, 0u);
@@ -101,9 +101,7 @@ TEST(RelayPlanTest, CoversAllThatIsPublishedAndRetrieved) {
         ASSERT_TRUE(plan.ok());
         const auto gpu_plan = cuda::MakeGpuPlan(*plan, rank, {1, 16});
         ASSERT_TRUE(gpu_plan.ok());
-        const RelayPlan relay =
-            MakeRelayPlan(gpu_plan->sending, gpu_plan->receiving,
-                          gpu_plan->rounds, ranks, rank);
+        const RelayPlan relay = MakeRelayPlan(*gpu_plan, ranks, rank);
         uint64_t written = 0, read = 0;
         for (const auto& publication : relay.publications)
           for (const SlotRange& range : publication.ranges)

@@ -73,9 +73,7 @@ Status DeviceRing::Put(int32_t number, const std::byte* value, uint64_t bytes,
                                        cudaMemcpyDeviceToDevice, stream),
                        "copy a residual"));
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      tier::LaunchWriteHandle({made.position, made.ring, made.device}, handle,
-                              stream),
-      "write a handle"));
+      tier::LaunchWriteHandle({made}, handle, stream), "write a handle"));
   CXL_RETURN_IF_ERROR(Record(buffer.filled, stream));
   return CopyOut(made, buffer, bytes);
 }
@@ -107,7 +105,7 @@ Status DeviceRing::Get(int32_t number, const tier::DeviceHandle* handle,
   get.devices = ring_.layout().devices;
   get.rows = ring_.layout().rows;
   get.handle = handle;
-  get.own = {ring_.head(), number_, device_};
+  get.own = {{ring_.head(), number_, device_}};
   get.output = value;
   get.bytes = bytes;
   get.error = error_.get();

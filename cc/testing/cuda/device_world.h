@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "cc/base/cuda/cuda_status.h"
@@ -19,7 +20,8 @@ inline int CountDevices() {
   // GPU here, so they need many queues. All kernels are loaded in advance. To
   // load a kernel later, CUDA may wait for a running kernel. That kernel may
   // wait for another rank of this process, which cannot go on while CUDA waits.
-  for (const char* queues : cuda::kDeviceQueues) setenv(queues, "32", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int devices = 0;
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
@@ -84,9 +86,10 @@ class DeviceWorld {
   // Opens channels in advance. Otherwise the first call of one rank would wait
   // for the first call of another rank, which the same thread makes later.
   void OpenChannels(const std::vector<int32_t>& members) {
+    std::vector<std::jthread> opening;
     for (int32_t rank : members)
-      OkOrDie(endpoints_[rank]->OpenChannel(members));
-    for (int32_t rank : members) OkOrDie(endpoints_[rank]->Connect(members));
+      opening.emplace_back(
+          [&, rank] { OkOrDie(endpoints_[rank]->Connect(members)); });
   }
 
  private:

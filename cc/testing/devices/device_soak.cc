@@ -328,8 +328,7 @@ class ModelRank {
 
     RelayedCall& relayed = made.relayed;
     relayed.plan = std::make_shared<const RelayPlan>(
-        MakeRelayPlan(made.gpu_plan->sending, made.gpu_plan->receiving,
-                      made.gpu_plan->rounds, setting_.ranks, rank_));
+        MakeRelayPlan(*made.gpu_plan, setting_.ranks, rank_));
     relayed.flagged = flagged;
     relayed.members = members_.data();
     relayed.num_words = model.num_words;

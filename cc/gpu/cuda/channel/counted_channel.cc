@@ -114,8 +114,7 @@ Result<const StoredPlan*> CountedChannel::PlanFor(const Call& call,
         cuda::OrderInPlace(*shift, connection_.stripes(), &gpu_plan));
   if (device_journal_ != nullptr)
     record.site = device_journal_->Add(
-        MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
-                      request.num_ranks, request.rank),
+        MakeRelayPlan(gpu_plan, request.num_ranks, request.rank),
         HashDescriptor(record.descriptor, 0));
   return plans_->Store(key, std::move(gpu_plan), false, nullptr, &record);
 }

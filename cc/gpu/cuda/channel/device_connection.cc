@@ -167,10 +167,6 @@ Result<bool> DeviceConnection::Connect() {
   return true;
 }
 
-Status DeviceConnection::CopyMembersTo(cuda::MemberView* copy) const {
-  return CopyToDevice(copy, members_.data(), members_.size());
-}
-
 std::vector<TakingBack::Member> DeviceConnection::Entries() const {
   std::vector<TakingBack::Member> entries;
   for (int member = 0; member < static_cast<int>(members_.size()); ++member) {

@@ -71,7 +71,6 @@ class DeviceConnection {
   const std::vector<cuda::DeviceControl*>& controls() const {
     return controls_;
   }
-  Status CopyMembersTo(cuda::MemberView* copy) const;
   // Returns each member's directory entry for this channel. Requires that all
   // members are connected.
   std::vector<TakingBack::Member> Entries() const;

@@ -91,7 +91,9 @@ Status GpuChannel::FinishConnecting(DeviceJournal* device_journal) {
     relay_->Add(channel_relay_.get());
     relay_->Wake();
   }
-  CXL_RETURN_IF_ERROR(connection_.CopyMembersTo(buffers_.members.get()));
+  CXL_RETURN_IF_ERROR(CopyToDevice(buffers_.members.get(),
+                                   connection_.members().data(),
+                                   connection_.members().size()));
   connected_ = true;
   return OkStatus();
 }

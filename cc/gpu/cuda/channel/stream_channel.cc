@@ -130,8 +130,7 @@ Result<const StoredPlan*> StreamChannel::StoredPlanFor(
     std::shared_ptr<const RelayPlan> relayed;
     if (relay_ != nullptr)
       relayed = std::make_shared<const RelayPlan>(
-          MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
-                        members_count(), connection_.group().self));
+          MakeRelayPlan(gpu_plan, members_count(), connection_.group().self));
     return plans_->Store(key, std::move(gpu_plan), flagged, std::move(relayed));
   };
   if (!path.copies()) {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cc/base/cuda/processors.h"
 #include "cc/store/cuda/kernels/get.h"
 #include "cc/store/ring/ring.h"
 
@@ -9,7 +8,8 @@ namespace jax_cxl::tier {
 namespace {
 
 constexpr uint32_t kThreads = 256;
-constexpr uint32_t kBlocksOfProcessor = 4;
+// Enough to keep large GPUs busy.
+constexpr uint64_t kMostBlocks = 1024;
 constexpr uint64_t kBlockBytes = Layout::kBlockBytes;
 
 // Returns the address of a byte of the ring. The positions of values are
@@ -62,13 +62,9 @@ __global__ void WriteHandle(DeviceHandle handle, DeviceHandle* to) {
 
 cudaError_t LaunchGet(const DeviceGet& get, cudaStream_t stream) {
   if (get.bytes == 0) return cudaSuccess;
-  uint64_t most = 0;
-  if (const cudaError_t error = cuda::BlocksOfDevice(kBlocksOfProcessor, &most);
-      error != cudaSuccess)
-    return error;
   const uint64_t vectors = get.bytes / sizeof(uint4);
   const uint64_t blocks =
-      std::clamp<uint64_t>((vectors + kThreads - 1) / kThreads, 1, most);
+      std::clamp<uint64_t>((vectors + kThreads - 1) / kThreads, 1, kMostBlocks);
   Get<<<static_cast<uint32_t>(blocks), kThreads, 0, stream>>>(get);
   return cudaGetLastError();
 }

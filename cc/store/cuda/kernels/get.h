@@ -7,14 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cc/store/ring/ring.h"
+
 namespace jax_cxl::tier {
 
 // A tier::Handle in the memory of a GPU, with the alignment of a vector.
-struct alignas(16) DeviceHandle {
-  uint64_t position = 0;
-  uint32_t ring = 0;
-  int32_t device = 0;
-};
+struct alignas(16) DeviceHandle : Handle {};
 
 // An error that a kernel reports if it could not return a value. It is in host
 // memory.

@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "cc/base/cuda/processors.h"
 #include "cc/engine/cuda/device_memory.cuh"
 #include "cc/store/cuda/kernels/take.h"
 
@@ -10,7 +9,8 @@ namespace jax_cxl::table {
 namespace {
 
 constexpr uint32_t kThreads = 256;
-constexpr uint32_t kBlocksOfProcessor = 8;
+// Enough to keep large GPUs busy.
+constexpr uint64_t kMostBlocks = 1024;
 // How many loads a thread has under way at the same time, from several short
 // rows or from one long row. One load alone would wait for the link, whose
 // latency is microseconds.
@@ -208,13 +208,8 @@ cudaError_t Launch(const DeviceTake& take, cudaStream_t stream) {
         std::min((slices * lanes + kThreads - 1) / kThreads, most));
   };
   if (take.parts != nullptr) {
-    uint64_t most = 0;
-    if (const cudaError_t error =
-            cuda::BlocksOfDevice(kBlocksOfProcessor, &most);
-        error != cudaSuccess)
-      return error;
     TakeTrained<Vector>
-        <<<blocks(1, most), kThreads, 0, stream>>>(take, vectors, lanes);
+        <<<blocks(1, kMostBlocks), kThreads, 0, stream>>>(take, vectors, lanes);
     return cudaGetLastError();
   }
   // The grid has many small blocks, and the hardware starts a block when

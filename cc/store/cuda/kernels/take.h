@@ -37,7 +37,7 @@ struct DeviceTake {
   // In mode kError, receives the smallest position of an id outside the table.
   unsigned long long* outside = nullptr;
   CacheView cache = {};      // for tables that never change
-  uint32_t most_blocks = 0;  // 0: as many as the GPU runs at the same time
+  uint32_t most_blocks = 0;  // 0: enough to keep the GPU busy
 };
 
 // Enqueues the call. The kernel moves vectors of 1, 2, 4, 8 or 16 bytes: the
