@@ -8,16 +8,10 @@ namespace jax_cxl::nccl {
 
 using cuda::CudaStatus;
 
-StreamOrder::~StreamOrder() {
-  for (cudaEvent_t event : {done_, captured_, fork_})
-    if (event != nullptr) cudaEventDestroy(event);
-}
-
 Status StreamOrder::Open() {
-  for (cudaEvent_t* event : {&done_, &captured_, &fork_})
-    CXL_RETURN_IF_ERROR(
-        CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-                   "cudaEventCreate"));
+  for (cuda::Event* event : {&done_, &captured_, &fork_}) {
+    CXL_ASSIGN_OR_RETURN(*event, cuda::MakeEvent());
+  }
   return OkStatus();
 }
 
@@ -25,21 +19,13 @@ Status StreamOrder::Before(const std::vector<cudaStream_t>& streams) {
   const cudaStream_t first = streams.front();
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long capture = 0;
-#if CUDART_VERSION >= 13000
   CXL_RETURN_IF_ERROR(
       CudaStatus(cudaStreamGetCaptureInfo(first, &status, &capture),
                  "cudaStreamGetCaptureInfo"));
-#else
-  CXL_RETURN_IF_ERROR(
-      CudaStatus(cudaStreamGetCaptureInfo_v2(first, &status, &capture),
-                 "cudaStreamGetCaptureInfo"));
-#endif
   capturing_ = status == cudaStreamCaptureStatusActive;
   for (size_t i = 1; i < streams.size(); ++i) {
-    CXL_RETURN_IF_ERROR(
-        CudaStatus(cudaEventRecord(fork_, streams[i]), "cudaEventRecord"));
-    CXL_RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(first, fork_, 0),
-                                   "cudaStreamWaitEvent"));
+    CXL_RETURN_IF_ERROR(cuda::Record(fork_, streams[i]));
+    CXL_RETURN_IF_ERROR(cuda::StreamWait(first, fork_));
   }
   if (!capturing_) {
     unsigned long long id = 0;
@@ -47,22 +33,20 @@ Status StreamOrder::Before(const std::vector<cudaStream_t>& streams) {
         CudaStatus(cudaStreamGetId(first, &id), "cudaStreamGetId"));
     // A stream's own order is enough, unless a graph may have run in between.
     if (std::exchange(last_, id) == id && capture_ == 0) return OkStatus();
-    return CudaStatus(cudaStreamWaitEvent(first, done_, 0),
-                      "cudaStreamWaitEvent");
+    return cuda::StreamWait(first, done_);
   }
-  if (capture == capture_)
-    return CudaStatus(cudaStreamWaitEvent(first, captured_, 0),
-                      "cudaStreamWaitEvent");
+  if (capture == capture_) return cuda::StreamWait(first, captured_);
   capture_ = capture;
   recorded_ = nullptr;
-  return CudaStatus(cudaStreamWaitEvent(first, done_, cudaEventWaitExternal),
-                    "cudaStreamWaitEvent");
+  return CudaStatus(
+      cudaStreamWaitEvent(first, done_.get(), cudaEventWaitExternal),
+      "cudaStreamWaitEvent");
 }
 
 // Adds a node to the graph that records done_ after the last call. The kernels
 // that the program launches next do not depend on this node: they would start
-// about 6 us later. It depends on the node of the call before, so that the last
-// call's is the last one to record.
+// about 6 us later. It depends on the node of the previous call, so that the
+// last call's is the last one to record.
 Status StreamOrder::RecordInGraph(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t graph = nullptr;
@@ -75,29 +59,23 @@ Status StreamOrder::RecordInGraph(cudaStream_t stream) {
   std::vector<cudaGraphNode_t> after(last, last + count);
   if (recorded_ != nullptr) after.push_back(recorded_);
   return CudaStatus(cudaGraphAddEventRecordNode(&recorded_, graph, after.data(),
-                                                after.size(), done_),
+                                                after.size(), done_.get()),
                     "cudaGraphAddEventRecordNode");
 }
 
 Status StreamOrder::After(const std::vector<cudaStream_t>& streams) {
   const cudaStream_t first = streams.front();
-  if (capturing_) {
-    CXL_RETURN_IF_ERROR(
-        CudaStatus(cudaEventRecord(captured_, first), "cudaEventRecord"));
-    CXL_RETURN_IF_ERROR(RecordInGraph(first));
-  } else {
-    CXL_RETURN_IF_ERROR(
-        CudaStatus(cudaEventRecord(done_, first), "cudaEventRecord"));
-  }
+  const cuda::Event& last = capturing_ ? captured_ : done_;
+  CXL_RETURN_IF_ERROR(cuda::Record(last, first));
+  if (capturing_) CXL_RETURN_IF_ERROR(RecordInGraph(first));
   for (size_t i = 1; i < streams.size(); ++i)
-    CXL_RETURN_IF_ERROR(CudaStatus(
-        cudaStreamWaitEvent(streams[i], capturing_ ? captured_ : done_, 0),
-        "cudaStreamWaitEvent"));
+    CXL_RETURN_IF_ERROR(cuda::StreamWait(streams[i], last));
   return OkStatus();
 }
 
 Status StreamOrder::Drain() {
-  return CudaStatus(cudaEventSynchronize(done_), "waiting for collectives");
+  return CudaStatus(cudaEventSynchronize(done_.get()),
+                    "waiting for collectives");
 }
 
 }  // namespace jax_cxl::nccl

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/base/cuda/current_device.h"
+#include "cc/base/cuda/streams.h"
 #include "cc/base/status.h"
 
 namespace jax_cxl::nccl {
@@ -35,11 +36,6 @@ class OnDevice {
 // Not thread-safe.
 class StreamOrder {
  public:
-  StreamOrder() = default;
-  ~StreamOrder();
-  StreamOrder(const StreamOrder&) = delete;
-  StreamOrder& operator=(const StreamOrder&) = delete;
-
   // Makes the events on the current device.
   Status Open();
 
@@ -56,11 +52,11 @@ class StreamOrder {
 
   // An event that the last call records when it ends. A call in a graph also
   // records it, each time that the graph runs.
-  cudaEvent_t done_ = nullptr;
+  cuda::Event done_;
   // An event that the last call of a capture records, so that later calls of
   // that capture can wait for it.
-  cudaEvent_t captured_ = nullptr;
-  cudaEvent_t fork_ = nullptr;
+  cuda::Event captured_;
+  cuda::Event fork_;
   bool capturing_ = false;              // the current call
   unsigned long long capture_ = 0;      // the last capture; 0: there was none
   cudaGraphNode_t recorded_ = nullptr;  // of the last call of this capture
