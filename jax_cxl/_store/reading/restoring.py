@@ -158,25 +158,39 @@ class Reader:
         own, out = self, into
         if out is None:
             own = self.forgetting()
-            out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+            out = _empty(shape, dtype)
         # Rows of up to a block are read as a whole, even if only some of their elements are wanted.
         found = geometry.rows(leaf, index, layout.BLOCK_BYTES // dtype.itemsize)
+        scratch = _empty((0,), dtype)  # for rows that cannot be read straight into the result
         for _, of_shard in itertools.groupby(found, lambda rows: rows.shard):
             work, rest = [], []
             for rows in of_shard:
                 # The `...` makes the result an array even if it has no dimensions.
-                data = there = out[(*geometry.slices(rows.there), ...)]
-                knows = own
-                if not rows.is_whole or not there.flags.c_contiguous:
-                    data, knows = np.empty(rows.shape, dtype), self.forgetting()
-                    rest.append((there, data[(*geometry.slices(rows.here), ...)]))
-                flat = data.reshape(-1).view(np.uint8)
-                for part in self.parts_of_rows(leaf, rows):
-                    work.append((flat, part, knows.changed_blocks(part)))
+                there = out[(*geometry.slices(rows.there), ...)]
+                if rows.is_whole and there.flags.c_contiguous:
+                    work += own._work(leaf, rows, there)
+                else:
+                    rest.append((rows, there))
+            size = sum(math.prod(rows.shape) for rows, _ in rest)
+            if size > len(scratch):
+                scratch = _empty((size,), dtype)
+            read, left = [], scratch
+            for rows, _ in rest:
+                count = math.prod(rows.shape)
+                read.append(left[:count].reshape(rows.shape))
+                left = left[count:]
+                work += self.forgetting()._work(leaf, rows, read[-1])
             self._copy_all(work)
-            for there, some in rest:
-                there[...] = some
+            for (rows, there), data in zip(rest, read, strict=True):
+                there[...] = data[(*geometry.slices(rows.here), ...)]
         return out
+
+    def _work(
+        self, leaf: leaves.Leaf, rows: geometry.Rows, out: np.ndarray
+    ) -> list[tuple[np.ndarray, place.Part, np.ndarray | range]]:
+        flat = out.reshape(-1).view(np.uint8)
+        parts = self.parts_of_rows(leaf, rows)
+        return [(flat, part, self.changed_blocks(part)) for part in parts]
 
     def _parts_if_small(self, leaf: leaves.Leaf, index: leaves.Index) -> list[place.Part]:
         """Returns the parts of a shard of at most a block, if it is what is wanted.
@@ -328,8 +342,9 @@ def _threads() -> "concurrent.futures.ThreadPoolExecutor":
 os.register_at_fork(after_in_child=_threads.cache_clear)  # A child does not have the threads.
 
 
-def _aligned(size: int) -> np.ndarray:
-    """Returns memory that XLA can use as it is, without a copy."""
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Returns an array whose memory XLA can use as it is, without a copy."""
+    size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + size]
+    return raw[start : start + size].view(dtype).reshape(shape)
