@@ -48,7 +48,7 @@ inline constexpr Tuning kSlots;  // the default slots of a rank
 class EngineBackend : public Backend {
  public:
   EngineBackend(pool::Pool* pool, const Team& team)
-      : EngineBackend(pool, team, Views(pool, team.size())) {}
+      : EngineBackend(team, Views(pool, team.size())) {}
 
   // How many bytes this backend uses at the end of each rank's arena. An
   // Endpoint uses the arena from its beginning.
@@ -92,18 +92,18 @@ class EngineBackend : public Backend {
   }
 
  protected:
-  EngineBackend(pool::Pool* pool, const Team& team,
-                std::vector<cpu::RingView> views)
-      : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
-               std::move(views), team.rank(), kSlots.num_slots) {}
+  EngineBackend(const Team& team, std::vector<cpu::RingView> views)
+      : rings_(std::move(views), team.rank(), kSlots.num_slots) {}
 
   static std::vector<cpu::RingView> Views(pool::Pool* pool, int size) {
-    std::vector<cpu::RingView> views(size);
+    const pool::Doorbells doorbells(pool->coherence(), pool->epoch());
+    std::vector<cpu::RingView> views(size,
+                                     cpu::RingView{.doorbells = doorbells});
     for (int rank = 0; rank < size; ++rank) {
-      auto* doorbells = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
-      views[rank].published = &doorbells[0].word;
-      views[rank].released = &doorbells[1].word;
-      auto* slots = reinterpret_cast<std::byte*>(doorbells + 2);
+      auto* words = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
+      views[rank].published = &words[0].word;
+      views[rank].released = &words[1].word;
+      auto* slots = reinterpret_cast<std::byte*>(words + 2);
       for (uint64_t slot = 0; slot < kSlots.num_slots; ++slot)
         views[rank].slots[slot] = slots + slot * kSlots.slot_bytes;
     }
@@ -125,7 +125,7 @@ class EngineBackend : public Backend {
 class CopiesBackend : public EngineBackend {
  public:
   CopiesBackend(pool::Pool* pool, const Team& team)
-      : EngineBackend(pool, team, Rung(pool, team)) {}
+      : EngineBackend(team, Rung(pool, team)) {}
 
   const char* name() const override { return "copies"; }
   bool IsRight() const override { return false; }

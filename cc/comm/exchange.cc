@@ -63,7 +63,7 @@ Result<std::unique_ptr<Exchange>> Exchange::Open(
   CXL_ASSIGN_OR_RETURN(const pool::ChannelPlace place,
                        exchange->connection_.Allocate(endpoint->arena()));
   exchange->connection_.Take(place);
-  CXL_RETURN_IF_ERROR(exchange->connection_.Publish(endpoint->recorder()));
+  CXL_RETURN_IF_ERROR(exchange->connection_.Publish());
   return exchange;
 }
 

@@ -71,19 +71,20 @@ double NonTemporalStores([[maybe_unused]] std::byte* begin,
 
 }  // namespace
 
-Result<MemorySpeed> MeasureMemory(const Pool& pool) {
+Result<std::map<std::string, double>> MeasureMemory(const Pool& pool) {
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(CoherenceMode::kFlush));
   const Coherence flush(CoherenceMode::kFlush);
   std::byte* begin = ArenaOf(pool);
-  MemorySpeed speed;
-  speed.bytes =
+  std::map<std::string, double> speed;
+  const uint64_t bytes =
       std::min(kMostBytes, pool.arena(0, 0).bytes) / kPageBytes * kPageBytes;
-  std::memset(begin, 1, speed.bytes);  // The first access maps the pages.
-  flush.PublishPayload(begin, speed.bytes);
+  speed["bytes"] = static_cast<double>(bytes);
+  std::memset(begin, 1, bytes);  // The first access maps the pages.
+  flush.PublishPayload(begin, bytes);
 
   std::vector<double> loads, stores;
   const uint64_t stride =
-      speed.bytes / kSamples / kInterferenceBytes * kInterferenceBytes;
+      bytes / kSamples / kInterferenceBytes * kInterferenceBytes;
   for (int i = 0; i < kSamples; ++i) {
     auto* word = reinterpret_cast<uint64_t*>(begin + i * stride);
     flush.AcquirePayload(word, sizeof(*word));
@@ -95,24 +96,23 @@ Result<MemorySpeed> MeasureMemory(const Pool& pool) {
     flush.StoreFlag(word, i);
     stores.push_back(Nanoseconds(Clock::now() - began));
   }
-  speed.load_ns = Median(std::move(loads));
-  speed.store_ns = Median(std::move(stores));
+  speed["load_ns"] = Median(std::move(loads));
+  speed["store_ns"] = Median(std::move(stores));
 
-  flush.AcquirePayload(begin, speed.bytes);
+  flush.AcquirePayload(begin, bytes);
   [[maybe_unused]] volatile uint64_t sum = 0;
-  speed.load_gbs =
-      Bandwidth(speed.bytes, [&] { sum = Sum(begin, speed.bytes); });
-  speed.store_gbs = Bandwidth(speed.bytes, [&] {
-    std::memset(begin, 2, speed.bytes);
-    flush.PublishPayload(begin, speed.bytes);
+  speed["load_gbs"] = Bandwidth(bytes, [&] { sum = Sum(begin, bytes); });
+  speed["store_gbs"] = Bandwidth(bytes, [&] {
+    std::memset(begin, 2, bytes);
+    flush.PublishPayload(begin, bytes);
   });
   // These bytes fit into a cache. So the stores stay there, and only the
   // write-backs are measured.
-  const uint64_t cached = std::min<uint64_t>(speed.bytes, 256 << 10);
+  const uint64_t cached = std::min<uint64_t>(bytes, 256 << 10);
   std::memset(begin, 3, cached);
-  speed.write_back_gbs =
+  speed["write_back_gbs"] =
       Bandwidth(cached, [&] { flush.PublishPayload(begin, cached); });
-  speed.non_temporal_store_gbs = NonTemporalStores(begin, speed.bytes);
+  speed["non_temporal_store_gbs"] = NonTemporalStores(begin, bytes);
   return speed;
 }
 

@@ -2,6 +2,8 @@
 #define JAX_CXL_POOL_MEMORY_CHECK_H_
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "cc/base/status.h"
 #include "cc/pool/pool.h"
@@ -10,20 +12,17 @@
 // arena of rank 0 in a pool that no job uses.
 namespace jax_cxl::pool {
 
-struct MemorySpeed {
-  uint64_t bytes = 0;  // moved by each bandwidth measurement
-  // Medians, in nanoseconds.
-  double load_ns = 0;   // load of 8 bytes that no cache holds
-  double store_ns = 0;  // store of 8 bytes, write-back and fence
-  // Bandwidths of one thread, in GB/s.
-  double load_gbs = 0;                // from memory, not from a cache
-  double store_gbs = 0;               // stores and write-backs, to memory
-  double non_temporal_store_gbs = 0;  // 0: not available
-  double write_back_gbs = 0;          // write-backs of cached lines
-};
-
+// Returns, by name:
+//   bytes                   moved by each measurement of a bandwidth
+//   load_ns                 load of 8 bytes that no cache holds; a median
+//   store_ns                store of 8 bytes, write-back and fence; a median
+// and bandwidths of one thread, in GB/s:
+//   load_gbs                from memory, not from a cache
+//   store_gbs               stores and write-backs, to memory
+//   non_temporal_store_gbs  0: not available
+//   write_back_gbs          write-backs of cached lines
 // Fails with kUnimplemented if this processor cannot flush cache lines.
-Result<MemorySpeed> MeasureMemory(const Pool& pool);
+Result<std::map<std::string, double>> MeasureMemory(const Pool& pool);
 
 // Returns the number of check words, which are 128 bytes apart. With these
 // words, two hosts check what a store does without a write-back, and what a

@@ -12,7 +12,6 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/tuning.h"
 #include "cc/ffi/call/call_site.h"
-#include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/plan/operations.h"
@@ -57,7 +56,6 @@ void BindTuning(nb::module_& m) {
 // Adds the names that Python and C++ must share:
 //  - OPERATIONS, REDUCE_OPS and DTYPES. The position of a name in a list is the
 //    value of the C++ enumerator.
-//  - TARGETS and ATTRIBUTE_TYPES, of custom calls (cc/ffi/call/contract.h).
 //  - the class Tuning (cc/comm/call/tuning.h) and TUNING_FIELDS, its fields.
 void BindContract(nb::module_& m) {
   nb::list operations, reduce_ops, dtypes;
@@ -75,12 +73,6 @@ void BindContract(nb::module_& m) {
   m.attr("OPERATIONS") = nb::tuple(operations);
   m.attr("REDUCE_OPS") = nb::tuple(reduce_ops);
   m.attr("DTYPES") = nb::tuple(dtypes);
-  nb::list targets;
-  for (const char* target : ffi::kTargets) targets.append(target);
-  m.attr("TARGETS") = nb::tuple(targets);
-  nb::dict types;
-  for (auto [name, type] : ffi::kAttributeTypes) types[nb::cast(name)] = type;
-  m.attr("ATTRIBUTE_TYPES") = types;
   BindTuning(m);
 }
 

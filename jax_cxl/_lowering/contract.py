@@ -1,8 +1,8 @@
 """The contract between lowered programs and the native handlers.
 
 It consists of the targets of custom calls, the attributes of a call, and the enumerations in them.
-cc/ffi/call/contract.h is the other side; tests/ops/names_test.py compares both. `Op` and `ReduceOp`
-are written here although `_core` has them, so that type checkers see their members.
+cc/ffi/call/call_site.cc is the other side; tests/ops/names_test.py compares both. `Op` and
+`ReduceOp` are written here although `_core` has them, so that type checkers see their members.
 """
 
 import enum

@@ -16,6 +16,13 @@ from jax_cxl._lowering import contract
 from jax_cxl.ops import public as ops
 
 _ROOT = pathlib.Path(__file__).parents[2]
+_ATTRIBUTE_TYPES = {
+    "std::string_view": "text",
+    "int32_t": "int32",
+    "int64_t": "int64",
+    "Int32s": "int32s",
+    "Int64s": "int64s",
+}
 
 
 class NamesTest(absltest.TestCase):
@@ -87,9 +94,13 @@ class NamesTest(absltest.TestCase):
             "psum", contract.Op.ALL_REDUCE, ranks, generation=0, program="jit_f"
         )
         types = {name: _attribute_type(value) for name, value in made.items()}
-        self.assertEqual(types, _core.ATTRIBUTE_TYPES)
+        source = (_ROOT / "cc" / "ffi" / "call" / "call_site.cc").read_text()
+        listed = re.findall(r"^  V\((\S+), (\w+)\)", source, re.MULTILINE)
+        self.assertEqual(types, {name: _ATTRIBUTE_TYPES[kind] for kind, name in listed})
         targets = {value for name, value in vars(contract).items() if name.endswith("_TARGET")}
-        self.assertEqual(targets, {*_core.TARGETS})
+        modules = [_ROOT / "cc" / folder / "module.cc" for folder in ("python", "python_cuda")]
+        text = "".join(module.read_text() for module in modules)
+        self.assertEqual(targets, {*re.findall(r'{"(jax_cxl_\w+)", &jax_cxl_', text)})
 
     def test_requirements_of_the_build(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text())

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -87,12 +88,6 @@ pool::CallDescriptor Describe(const Call& call) {
   return descriptor;
 }
 
-void SetSlices(Call* call, std::span<const int64_t> table) {
-  call->request.rows.slice_bytes = table.size_bytes();
-  call->rows = std::make_shared<cpu::TakenRows>(
-      cpu::TakenRows::OfSlices(call->request, table));
-}
-
 void SetRows(Call* call) {
   const plan::Request& request = call->request;
   const RowOperands& operands = call->row_operands;
@@ -107,8 +102,11 @@ void SetRows(Call* call) {
     const auto* slices = static_cast<const std::byte*>(operands.slices);
     const uint64_t bytes =
         plan::SliceEntries(request) * operands.slice_entry_bytes;
-    SetSlices(call,
-              plan::WideSlices({slices, bytes}, operands.slice_entry_bytes));
+    const std::vector<int64_t> table =
+        plan::WideSlices({slices, bytes}, operands.slice_entry_bytes);
+    call->request.rows.slice_bytes = table.size() * sizeof(int64_t);
+    call->rows = std::make_shared<cpu::TakenRows>(
+        cpu::TakenRows::OfSlices(request, table));
   }
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -159,10 +158,6 @@ pool::CallDescriptor Describe(const Call& call);
 // agree on. `before` is the hash of the calls before this one, or 0.
 uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
                         uint64_t before);
-
-// Sets which rows a ragged_all_to_all sends and takes, for the CPU engine, from
-// `table`: this rank's table of slices (cc/plan/slices.h).
-void SetSlices(Call* call, std::span<const int64_t> table);
 
 // Sets which rows a call that moves rows publishes and takes, for the CPU
 // engine, from `call->row_operands`, which are in the host's memory. For a

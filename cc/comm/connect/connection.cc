@@ -129,10 +129,8 @@ void Connection::Take(const pool::ChannelPlace& place) {
   if (rings_ != nullptr) rings_->Replace(group_.self, View(group_.self));
 }
 
-Status Connection::Publish(Recorder* recorder) {
-  CXL_ASSIGN_OR_RETURN(entry_,
-                       EnterChannel(pool_, doorbells_, group_.rank(), place_));
-  recorder->OpenGroup(entry_, group_.members);
+Status Connection::Publish() {
+  CXL_ASSIGN_OR_RETURN(entry_, EnterChannel(pool_, doorbells_, group_, place_));
   return OkStatus();
 }
 
@@ -147,24 +145,22 @@ pool::ChannelPlace Connection::Close(uint64_t most) {
 // the part is in `blocks_`. Returns false if the member currently has no part.
 Result<bool> Connection::Find(int member) {
   const int rank = group_.members[member];
-  const std::optional<FoundChannel> found =
-      FindChannel(*pool_, doorbells_, rank, key_);
+  CXL_ASSIGN_OR_RETURN(const std::optional<FoundChannel> found,
+                       FindChannel(*pool_, doorbells_, rank, place_,
+                                   control_bytes_, peers_->Name(rank)));
   if (!found) return false;
-  CXL_ASSIGN_OR_RETURN(const ChannelMemory memory,
-                       LocateChannel(*pool_, found->place, place_,
-                                     control_bytes_, peers_->Name(rank)));
   blocks_[member] = {
-      .control = reinterpret_cast<pool::ControlBlock*>(memory.control),
-      .doorbells = doorbells_.From(found->place.first),
+      .control = reinterpret_cast<pool::ControlBlock*>(found->control),
+      .doorbells = doorbells_.From(found->first),
       .entry = found->entry,
       .version = found->version,
-      .slots = memory.slots};
+      .slots = found->slots};
   return true;
 }
 
 cpu::RingView Connection::View(int member) const {
   const MemberBlock& block = blocks_[member];
-  return {.first = block.doorbells.first(),
+  return {.doorbells = block.doorbells,
           .published = &block.control->published.word,
           .released = &block.control->released.word,
           .slots = block.slots};
@@ -180,8 +176,8 @@ Result<bool> Connection::Connect() {
     }
     views.push_back(View(member));
   }
-  rings_ = std::make_unique<cpu::Rings>(doorbells_, std::move(views),
-                                        group_.self, geometry_.num_slots);
+  rings_ = std::make_unique<cpu::Rings>(std::move(views), group_.self,
+                                        geometry_.num_slots);
   return true;
 }
 

@@ -11,7 +11,6 @@
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/connect/directory.h"
 #include "cc/comm/health/peers.h"
-#include "cc/comm/record/recorder.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/coherence/doorbell.h"
@@ -46,7 +45,7 @@ class Connection {
   void Take(const pool::ChannelPlace& place);
   // Publishes the place of this member's part, so that the other members find
   // it. Fails with kResourceExhausted if the rank's directory is full.
-  Status Publish(Recorder* recorder);
+  Status Publish();
   // Takes this member's part away from the group, and returns its place for the
   // next group to use. `most` must be at least as large as every word in the
   // part's control block. The words of the next group begin above `most`.

@@ -26,7 +26,7 @@ class ConnectionTest : public testing::Test {
   }
   void Open(Connection& connection, int rank) {
     connection.Take(OrDie(connection.Allocate(world_.endpoint(rank).arena())));
-    const Status status = connection.Publish(world_.endpoint(rank).recorder());
+    const Status status = connection.Publish();
     ASSERT_TRUE(status.ok()) << status.message();
   }
   // Polls several times: without coherence, a dropped cache line may have been

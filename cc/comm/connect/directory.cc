@@ -46,6 +46,39 @@ Status AllocateParts(int extents, int home, Arena* arena,
   return OkStatus();
 }
 
+// Checks a place that a rank has published, and sets its addresses in `found`.
+Status Locate(const pool::Pool& pool, const pool::ChannelPlace& place,
+              const pool::ChannelPlace& mine, uint64_t control_bytes,
+              std::string_view name, FoundChannel* found) {
+  if (place.slot_bytes != mine.slot_bytes ||
+      place.num_slots != mine.num_slots ||
+      place.payload_bytes != mine.payload_bytes)
+    return Error(
+        Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
+        place.slot_bytes, " bytes, but this rank uses ", mine.num_slots, " of ",
+        mine.slot_bytes,
+        "; set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS to the same values in "
+        "all processes");
+  // The words of the control block have 48 bits, and count up from
+  // `place.first`. So `place.first` is valid only if it leaves room to count.
+  bool inside = place.first <= pool::kValueMask / 2;
+  auto locate = [&](uint64_t offset, uint64_t bytes) {
+    std::byte* at = offset % pool::kInterferenceBytes == 0
+                        ? pool.At(offset, bytes)
+                        : nullptr;
+    inside = inside && at != nullptr;
+    return at;
+  };
+  found->control = locate(place.control, control_bytes);
+  for (int slot = 0; slot < place.num_slots; ++slot)
+    found->slots[slot] = locate(place.slots[slot], place.slot_bytes);
+  if (!inside)
+    return Error(Code::kDataLoss, "the entry of ", name,
+                 " in the pool is corrupt: it names a place outside the pool; "
+                 "restart the job, and check what else writes to this pool");
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
@@ -100,13 +133,18 @@ void FreeChannel(const pool::Pool& pool, Arena* arena, int rank,
 }
 
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
-                         int rank, const pool::ChannelPlace& place) {
+                         const Group& group, const pool::ChannelPlace& place) {
   std::lock_guard lock(DirectoryMutex());
-  pool::ChannelEntry* channels = pool->rank_page(rank)->channels;
+  pool::ChannelEntry* channels = pool->rank_page(group.rank())->channels;
   for (int i = 0; i < pool::kMaxChannels; ++i) {
     pool::ChannelEntry& entry = channels[i];
     const uint64_t version = doorbells.Read(&entry.version);
     if (IsOpen(version)) continue;
+    pool::GroupMembers& noted = pool->recorder(group.rank())->groups[i];
+    noted = {};
+    for (int32_t member : group.members)
+      noted.bits[member / 64] |= uint64_t{1} << member % 64;
+    pool->coherence().PublishPayload(&noted, sizeof(noted));
     pool::StoreWords(&entry.place, place);
     pool->coherence().PublishPayload(&entry.place, sizeof(place));
     doorbells.Ring(&entry.version, version + 1);
@@ -126,54 +164,22 @@ void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,
   doorbells.Ring(version, doorbells.Read(version) + 1);
 }
 
-std::optional<FoundChannel> FindChannel(const pool::Pool& pool,
-                                        const pool::Doorbells& doorbells,
-                                        int rank, uint64_t group) {
+Result<std::optional<FoundChannel>> FindChannel(
+    const pool::Pool& pool, const pool::Doorbells& doorbells, int rank,
+    const pool::ChannelPlace& mine, uint64_t control_bytes,
+    std::string_view name) {
   for (const pool::ChannelEntry& entry : pool.rank_page(rank)->channels) {
     const uint64_t version = doorbells.Read(&entry.version);
     if (version == 0) break;
     if (!IsOpen(version)) continue;
     const auto place = pool.coherence().AcquireWords(entry.place);
-    if (place.group != group || doorbells.Read(&entry.version) != version)
+    if (place.group != mine.group || doorbells.Read(&entry.version) != version)
       continue;
-    return FoundChannel{&entry.version, version, place};
+    FoundChannel found = {&entry.version, version, place.first};
+    CXL_RETURN_IF_ERROR(Locate(pool, place, mine, control_bytes, name, &found));
+    return std::optional(found);
   }
-  return std::nullopt;
-}
-
-Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
-                                    const pool::ChannelPlace& place,
-                                    const pool::ChannelPlace& expected,
-                                    uint64_t control_bytes,
-                                    std::string_view name) {
-  if (place.slot_bytes != expected.slot_bytes ||
-      place.num_slots != expected.num_slots ||
-      place.payload_bytes != expected.payload_bytes)
-    return Error(
-        Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
-        place.slot_bytes, " bytes, but this rank uses ", expected.num_slots,
-        " of ", expected.slot_bytes,
-        "; set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS to the same values in "
-        "all processes");
-  // The words of the control block have 48 bits, and count up from
-  // `place.first`. So `place.first` is valid only if it leaves room to count.
-  bool inside = place.first <= pool::kValueMask / 2;
-  auto locate = [&](uint64_t offset, uint64_t bytes) {
-    std::byte* at = offset % pool::kInterferenceBytes == 0
-                        ? pool.At(offset, bytes)
-                        : nullptr;
-    inside = inside && at != nullptr;
-    return at;
-  };
-  ChannelMemory memory;
-  memory.control = locate(place.control, control_bytes);
-  for (int slot = 0; slot < place.num_slots; ++slot)
-    memory.slots[slot] = locate(place.slots[slot], place.slot_bytes);
-  if (!inside)
-    return Error(Code::kDataLoss, "the entry of ", name,
-                 " in the pool is corrupt: it names a place outside the pool; "
-                 "restart the job, and check what else writes to this pool");
-  return memory;
+  return std::optional<FoundChannel>();
 }
 
 }  // namespace jax_cxl::comm

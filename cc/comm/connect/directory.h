@@ -34,47 +34,37 @@ void FreeChannel(const pool::Pool& pool, Arena* arena, int rank,
 // A rank's directory of its channels, in its page of the pool. The functions
 // are thread-safe.
 
-// Writes `place` to a closed entry in the directory of `rank`, a rank of this
-// process, and opens the entry. Returns the entry's index. Fails with
+// Writes `place`, this rank's part of the channel of `group`, to a closed entry
+// of its directory, and opens the entry. Notes the members of the group in the
+// rank's flight recorder. Returns the entry's index. Fails with
 // kResourceExhausted if all entries are open.
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
-                         int rank, const pool::ChannelPlace& place);
+                         const Group& group, const pool::ChannelPlace& place);
 
 // Closes entry `index` of the directory of `rank`. The other members of the
 // entry's group then look for another entry of the group.
 void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,
                   int index);
 
-// An open entry of a directory, as FindChannel has read it.
+// A rank's part of a channel, as this process has mapped it.
 struct FoundChannel {
-  const uint64_t* entry;  // its version
+  const uint64_t* entry;  // the version of its entry in the rank's directory
   uint64_t version;
-  pool::ChannelPlace place;  // not checked
-};
-
-// Returns the entry of `group` in the directory of `rank`, or nothing if that
-// rank currently has no memory for the channel.
-std::optional<FoundChannel> FindChannel(const pool::Pool& pool,
-                                        const pool::Doorbells& doorbells,
-                                        int rank, uint64_t group);
-
-// Where this process has mapped the control block and the slots of a
-// ChannelPlace.
-struct ChannelMemory {
+  uint64_t first;  // ChannelPlace::first
   std::byte* control = nullptr;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 };
 
-// Checks a place that a rank has published, and returns its addresses in this
-// process. `name` is the name of that rank for error messages. The slots and
-// payloads must have the sizes and numbers in `expected`. The control block
-// takes `control_bytes`. Errors: kMismatch (other slots), kDataLoss (a place
-// outside the pool).
-Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
-                                    const pool::ChannelPlace& place,
-                                    const pool::ChannelPlace& expected,
-                                    uint64_t control_bytes,
-                                    std::string_view name);
+// Returns the part of `rank` in the channel of `mine`, which is the part of
+// this rank, or nothing if that rank currently has no memory for the channel.
+// Checks what the rank has published: its slots and payloads must have the
+// sizes and numbers in `mine`, and its control block takes `control_bytes`.
+// `name` is the name of the rank for error messages. Errors: kMismatch (other
+// slots), kDataLoss (a place outside the pool).
+Result<std::optional<FoundChannel>> FindChannel(
+    const pool::Pool& pool, const pool::Doorbells& doorbells, int rank,
+    const pool::ChannelPlace& mine, uint64_t control_bytes,
+    std::string_view name);
 
 // The last known memory of one member of a group. Since then, the member may
 // have given this memory to another group.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/testing/world/world.h"
@@ -49,11 +50,19 @@ class DirectoryTest : public testing::Test {
     }
     return -1;
   }
-  Code Locate(const pool::ChannelPlace& place,
-              const pool::ChannelPlace& expected) {
-    return LocateChannel(*pool_, place, expected, kControlBytes, "rank 2")
-        .status()
-        .code();
+  Result<int> Enter(const pool::ChannelPlace& place) {
+    return EnterChannel(pool_.get(), doorbells(), {{0, 1, 2}, 1}, place);
+  }
+  // Looks for rank 1's part of the channel of `mine`.
+  Result<std::optional<FoundChannel>> Find(const pool::ChannelPlace& mine) {
+    return FindChannel(*pool_, doorbells(), 1, mine, kControlBytes, "rank 1");
+  }
+  // Returns the code with which a part is found whose place is `place`.
+  Code Locate(const pool::ChannelPlace& place, const pool::ChannelPlace& mine) {
+    const int entry = OrDie(Enter(place));
+    const Code code = Find(mine).status().code();
+    CloseChannel(pool_.get(), doorbells(), 1, entry);
+    return code;
   }
 
   std::unique_ptr<pool::Pool> pool_;
@@ -125,53 +134,67 @@ TEST_F(DirectoryTest, AnArenaThatIsFullIsAnError) {
 
 TEST_F(DirectoryTest, EntriesAreFoundByTheirKey) {
   pool::ChannelPlace place = OrDie(Allocate());
-  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey));
-  EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), 0);
-  place.group = kKey + 1;
-  place.num_slots = 5;
-  EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), 1);
-  const auto first = FindChannel(*pool_, doorbells(), 1, kKey);
+  EXPECT_FALSE(OrDie(Find(place)));
+  EXPECT_EQ(OrDie(Enter(place)), 0);
+  pool::ChannelPlace other = place;
+  other.group = kKey + 1;
+  std::swap(other.slots[0], other.slots[1]);
+  EXPECT_EQ(OrDie(Enter(other)), 1);
+  const auto first = OrDie(Find(place));
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->place.num_slots, geometry_.num_slots);
-  const auto second = FindChannel(*pool_, doorbells(), 1, kKey + 1);
+  EXPECT_EQ(first->slots[0], pool_->At(place.slots[0], 1));
+  const auto second = OrDie(Find(other));
   ASSERT_TRUE(second);
-  EXPECT_EQ(second->place.num_slots, 5);
-  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey + 2));
+  EXPECT_EQ(second->slots[0], pool_->At(place.slots[1], 1));
+  other.group = kKey + 2;
+  EXPECT_FALSE(OrDie(Find(other)));
   // Every rank has its own directory.
-  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 2, kKey));
+  EXPECT_FALSE(OrDie(
+      FindChannel(*pool_, doorbells(), 2, place, kControlBytes, "rank 2")));
   // Entries of another job in the same memory do not count.
-  EXPECT_FALSE(FindChannel(
-      *pool_, pool::Doorbells(pool_->coherence(), pool_->epoch() + 1), 1,
-      kKey));
+  EXPECT_FALSE(OrDie(FindChannel(
+      *pool_, pool::Doorbells(pool_->coherence(), pool_->epoch() + 1), 1, place,
+      kControlBytes, "rank 1")));
+}
+
+TEST_F(DirectoryTest, TheRecorderHasTheMembersOfTheGroup) {
+  const pool::ChannelPlace place = OrDie(Allocate());
+  const int entry = OrDie(
+      EnterChannel(pool_.get(), doorbells(), {{0, 64, 1, 1023}, 2}, place));
+  const pool::GroupMembers& group = pool_->recorder(1)->groups[entry];
+  EXPECT_EQ(group.bits[0], 3u);
+  EXPECT_EQ(group.bits[1], 1u);
+  EXPECT_EQ(group.bits[15], uint64_t{1} << 63);
 }
 
 TEST_F(DirectoryTest, ADirectoryThatIsFullIsAnError) {
-  pool::ChannelPlace place = {};
+  pool::ChannelPlace place = OrDie(Allocate());
   for (int i = 0; i < pool::kMaxChannels; ++i) {
     place.group = i;
-    EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), i);
+    EXPECT_EQ(OrDie(Enter(place)), i);
   }
-  const auto none = EnterChannel(pool_.get(), doorbells(), 1, place);
+  const auto none = Enter(place);
   EXPECT_EQ(none.status().code(), Code::kResourceExhausted);
   EXPECT_NE(none.status().message().find(std::to_string(pool::kMaxChannels)),
             std::string::npos)
       << none.status().message();
-  EXPECT_TRUE(FindChannel(*pool_, doorbells(), 1, pool::kMaxChannels - 1));
+  EXPECT_TRUE(OrDie(Find(place)));
 }
 
 TEST_F(DirectoryTest, AClosedEntryIsNotFoundAndServesAnotherChannel) {
   pool::ChannelPlace place = OrDie(Allocate());
-  const int entry = OrDie(EnterChannel(pool_.get(), doorbells(), 1, place));
-  const auto first = FindChannel(*pool_, doorbells(), 1, kKey);
+  const pool::ChannelPlace old = place;
+  const int entry = OrDie(Enter(place));
+  const auto first = OrDie(Find(place));
   ASSERT_TRUE(first);
   EXPECT_EQ(doorbells().Read(first->entry), first->version);
   CloseChannel(pool_.get(), doorbells(), 1, entry);
   EXPECT_NE(doorbells().Read(first->entry), first->version);
-  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey));
+  EXPECT_FALSE(OrDie(Find(old)));
   place.group = kKey + 1;
-  EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), entry);
-  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey));
-  const auto second = FindChannel(*pool_, doorbells(), 1, kKey + 1);
+  EXPECT_EQ(OrDie(Enter(place)), entry);
+  EXPECT_FALSE(OrDie(Find(old)));
+  const auto second = OrDie(Find(place));
   ASSERT_TRUE(second);
   EXPECT_GT(second->version, first->version);
 }
@@ -195,11 +218,13 @@ TEST_F(DirectoryTest, WhatIsFreedIsAllocatedAgain) {
 
 TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   const pool::ChannelPlace mine = OrDie(Allocate());
-  const ChannelMemory memory =
-      OrDie(LocateChannel(*pool_, mine, mine, kControlBytes, "rank 2"));
-  EXPECT_EQ(memory.control, pool_->At(mine.control, kControlBytes));
+  const int entry = OrDie(Enter(mine));
+  const auto found = OrDie(Find(mine));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->control, pool_->At(mine.control, kControlBytes));
   for (int slot = 0; slot < mine.num_slots; ++slot)
-    EXPECT_EQ(memory.slots[slot], pool_->At(mine.slots[slot], mine.slot_bytes));
+    EXPECT_EQ(found->slots[slot], pool_->At(mine.slots[slot], mine.slot_bytes));
+  CloseChannel(pool_.get(), doorbells(), 1, entry);
 
   pool::ChannelPlace other = mine;
   ++other.num_slots;
@@ -211,7 +236,7 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   ++other.payload_bytes;
   EXPECT_EQ(Locate(other, mine), Code::kMismatch);
 
-  // Words count up from `first`, in 48 bits. LocateChannel accepts values below
+  // Words count up from `first`, in 48 bits. FindChannel accepts values below
   // half of that range, which leaves room to count.
   other = mine;
   other.first = uint64_t{1} << 47;

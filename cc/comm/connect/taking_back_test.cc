@@ -51,7 +51,7 @@ class Members {
         world_->pool(rank), world_->endpoint(rank).arena(), {{0, 1, 2}, rank},
         kGroupKey, geometry, sizeof(cuda::DeviceControl)));
     entries_[rank] = OrDie(EnterChannel(&world_->pool(rank), doorbells(rank),
-                                        rank, places_[rank]));
+                                        {{0, 1, 2}, rank}, places_[rank]));
   }
   void Connect(int self) {
     std::vector<TakingBack::Member> members;
@@ -59,11 +59,10 @@ class Members {
       std::optional<FoundChannel> found;
       // Without coherence, the first reads may see an old cache line.
       while (!found)
-        found =
-            FindChannel(world_->pool(self), doorbells(self), rank, kGroupKey);
-      auto* control =
-          reinterpret_cast<cuda::DeviceControl*>(world_->pool(self).At(
-              found->place.control, sizeof(cuda::DeviceControl)));
+        found = OrDie(FindChannel(world_->pool(self), doorbells(self), rank,
+                                  places_[self], sizeof(cuda::DeviceControl),
+                                  "a peer"));
+      auto* control = reinterpret_cast<cuda::DeviceControl*>(found->control);
       members.push_back({.words = &control->host,
                          .entry = rank == self ? nullptr : found->entry,
                          .version = found->version});

@@ -26,7 +26,7 @@ Status Channel::Open(const pool::ChannelPlace& place) {
     negotiation_->Move();
     CXL_RETURN_IF_ERROR(connection_.FollowMoves());
   }
-  return connection_.Publish(recorder_);
+  return connection_.Publish();
 }
 
 bool Channel::CanClose() const {

@@ -196,7 +196,9 @@ TEST_F(ChannelTest, ARaggedAllToAllBringsItsSlices) {
     auto call =
         MakeCall(rank, 9, Op::kRaggedAllToAll, 3, inputs[rank], outputs[rank]);
     call->request.rows = {.table = 3, .taken = 3, .slices = 1};
-    SetSlices(call.get(), tables[rank]);
+    call->row_operands.slices = tables[rank].data();
+    call->row_operands.slice_entry_bytes = sizeof(int64_t);
+    SetRows(call.get());
     const Status status = Add(rank, call);
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -210,7 +212,7 @@ TEST_F(ChannelTest, ACallThatCannotBeExecutedStaysWithTheCaller) {
   Open(0);
   std::vector<int32_t> buffer(4);
   auto call = MakeCall(0, 1, Op::kBroadcast, 4, buffer, buffer);
-  call->request.root = 2;
+  call->request.count = uint64_t{1} << 45;
   EXPECT_EQ(Add(0, call).code(), Code::kInvalidArgument);
   EXPECT_NE(call, nullptr);
   EXPECT_TRUE(channels_[0]->idle());

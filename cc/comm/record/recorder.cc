@@ -48,14 +48,6 @@ Recorder::Recorder(pool::Pool* pool, int rank)
       doorbells_(pool->doorbells()),
       recorder_(pool->recorder(rank)) {}
 
-void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
-  pool::GroupMembers& group = recorder_->groups[index];
-  std::memset(&group, 0, sizeof(group));
-  for (int32_t rank : members)
-    group.bits[rank / 64] |= uint64_t{1} << rank % 64;
-  coherence_.PublishPayload(&group, sizeof(group));
-}
-
 void Recorder::Record(Call* started, uint64_t group) {
   const Call& call = *started;
   const std::lock_guard lock(submitting_);

@@ -30,10 +30,6 @@ class Recorder {
  public:
   Recorder(pool::Pool* pool, int rank);
 
-  // Records that entry `index` of the rank's directory belongs to the group
-  // `members`.
-  void OpenGroup(int index, const std::vector<int32_t>& members);
-
   // Records a call that the rank has started. Sets the call's number, by which
   // the other functions find the record.
   void Record(Call* call, uint64_t group);

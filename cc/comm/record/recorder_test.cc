@@ -156,12 +156,7 @@ TEST_F(RecorderTest, CountsEachOperation) {
   EXPECT_EQ(recorder_.operations().back().calls, 40 - 29u);
 }
 
-TEST_F(RecorderTest, GroupsAndClocks) {
-  recorder_.OpenGroup(3, {0, 64, 1023});
-  const pool::GroupMembers& group = world_.pool(1).recorder(1)->groups[3];
-  EXPECT_EQ(group.bits[0], 1u);
-  EXPECT_EQ(group.bits[1], 1u);
-  EXPECT_EQ(group.bits[15], uint64_t{1} << 63);
+TEST_F(RecorderTest, Clocks) {
   const pool::RecorderClock clock =
       pool::LoadWords(world_.pool(0).recorder(0)->clock);
   EXPECT_NE(clock.first.ticks, 0u) << "the watcher of the world beats";

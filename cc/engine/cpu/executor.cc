@@ -69,10 +69,8 @@ uint64_t RoundsBetweenPutAndReduce(const plan::Plan& plan) {
 
 }  // namespace
 
-Rings::Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
-             int rank, int num_slots)
-    : doorbells_(doorbells),
-      members_(std::move(members)),
+Rings::Rings(std::vector<RingView> members, int rank, int num_slots)
+    : members_(std::move(members)),
       seen_(members_.size()),
       rank_(rank),
       num_slots_(num_slots) {}
@@ -82,23 +80,20 @@ void Rings::Replace(int member, const RingView& view) {
   seen_[member] = {};
 }
 
-uint64_t Rings::Read(int member, const uint64_t* word) const {
-  const uint64_t value = doorbells_.Read(word), first = members_[member].first;
-  return value > first ? value - first : 0;
-}
-
 int Rings::BehindPublishing(int member, uint64_t rounds) {
   if (member == rank_) return -1;
+  const RingView& ring = members_[member];
   uint64_t& seen = seen_[member].published;
-  if (seen < rounds) seen = Read(member, members_[member].published);
+  if (seen < rounds) seen = ring.doorbells.Read(ring.published);
   return seen < rounds ? member : -1;
 }
 
 int Rings::BehindReleasing(uint64_t rounds) {
   for (int member = 0; member < size(); ++member) {
     if (member == rank_) continue;
+    const RingView& ring = members_[member];
     uint64_t& seen = seen_[member].released;
-    if (seen < rounds) seen = Read(member, members_[member].released);
+    if (seen < rounds) seen = ring.doorbells.Read(ring.released);
     if (seen < rounds) return member;
   }
   return -1;
@@ -110,12 +105,12 @@ int Rings::BehindSlot(uint64_t round) {
 
 void Rings::Publish(uint64_t rounds) {
   const RingView& own = members_[rank_];
-  doorbells_.Ring(own.published, own.first + rounds);
+  own.doorbells.Ring(own.published, rounds);
 }
 
 void Rings::Release(uint64_t rounds) {
   const RingView& own = members_[rank_];
-  doorbells_.Ring(own.released, own.first + rounds);
+  own.doorbells.Ring(own.released, rounds);
 }
 
 std::byte* Rings::Scratch(uint64_t bytes) {
@@ -165,7 +160,7 @@ Result<bool> Execution::Advance(Traffic* traffic) {
 
 void Execution::Publish(const std::byte* slot, uint64_t bytes,
                         Traffic* traffic) {
-  rings_->doorbells().coherence().PublishPayload(slot, bytes);
+  rings_->coherence().PublishPayload(slot, bytes);
   traffic->bytes_published += bytes;
 }
 
@@ -173,7 +168,7 @@ const std::byte* Execution::Acquire(int peer, const Step& step,
                                     Traffic* traffic) {
   const std::byte* slot =
       rings_->Slot(peer, base_round_ + step.round) + step.from;
-  rings_->doorbells().coherence().AcquirePayload(slot, step.bytes);
+  rings_->coherence().AcquirePayload(slot, step.bytes);
   traffic->bytes_retrieved += step.bytes;
   return slot;
 }
@@ -229,8 +224,8 @@ void Execution::Run(const Step& step, Traffic* traffic) {
       const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
       TakenRows::ForEachTaken(rows_, step, output_,
                               [&](uint64_t at, std::byte* to, uint64_t bytes) {
-                                rings_->doorbells().coherence().AcquirePayload(
-                                    slot + at, bytes);
+                                rings_->coherence().AcquirePayload(slot + at,
+                                                                   bytes);
                                 CopyToOutput(to, slot + at, bytes);
                                 traffic->bytes_retrieved += bytes;
                               });

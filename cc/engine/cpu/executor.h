@@ -19,7 +19,7 @@ namespace jax_cxl::cpu {
 
 // One member's ring of slots and its two counters, as this process maps them.
 struct RingView {
-  uint64_t first = 0;  // from which the counters count
+  pool::Doorbells doorbells;  // of the counters
   uint64_t* published = nullptr;
   uint64_t* released = nullptr;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
@@ -31,13 +31,14 @@ struct RingView {
 // Not thread-safe.
 class Rings {
  public:
-  Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
-        int rank, int num_slots);
+  Rings(std::vector<RingView> members, int rank, int num_slots);
 
   // From now on, the member's ring and counters are at the addresses in `view`.
   void Replace(int member, const RingView& view);
 
-  const pool::Doorbells& doorbells() const { return doorbells_; }
+  const pool::Coherence& coherence() const {
+    return members_[rank_].doorbells.coherence();
+  }
   int size() const { return static_cast<int>(members_.size()); }
   int rank() const { return rank_; }
 
@@ -68,9 +69,6 @@ class Rings {
     uint64_t released = 0;
   };
 
-  uint64_t Read(int member, const uint64_t* word) const;
-
-  pool::Doorbells doorbells_;
   std::vector<RingView> members_;
   std::vector<Clocks> seen_;
   int rank_;

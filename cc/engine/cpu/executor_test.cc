@@ -35,7 +35,7 @@ class Members {
  public:
   Members(int size, const plan::Geometry& geometry)
       : geometry_(geometry), memory_(size) {
-    std::vector<RingView> views(size);
+    std::vector<RingView> views(size, RingView{.doorbells = doorbells_});
     for (int rank = 0; rank < size; ++rank) {
       Memory& memory = memory_[rank];
       memory.slots.resize(geometry.num_slots * geometry.slot_bytes, kUntouched);
@@ -47,7 +47,7 @@ class Members {
     }
     for (int rank = 0; rank < size; ++rank)
       rings_.push_back(
-          std::make_unique<Rings>(doorbells_, views, rank, geometry.num_slots));
+          std::make_unique<Rings>(views, rank, geometry.num_slots));
   }
 
   struct Call {

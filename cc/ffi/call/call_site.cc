@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "cc/ffi/call/contract.h"
 #include "cc/ffi/call/program_sites.h"
 #include "cc/plan/plan.h"
 
@@ -24,6 +23,29 @@ uint64_t Mix(uint64_t seed, uint64_t value) {
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
   return z ^ (z >> 31);
 }
+
+using Int32s = xffi::Span<const int32_t>;
+using Int64s = xffi::Span<const int64_t>;
+
+// Expands to V(type, name) for each attribute of a call.
+// jax_cxl/_lowering/contract.py explains the attributes.
+#define JAX_CXL_CALL_ATTRIBUTES(V) \
+  V(std::string_view, name)        \
+  V(int32_t, op)                   \
+  V(int32_t, reduce_op)            \
+  V(int32_t, dtype)                \
+  V(int64_t, count)                \
+  V(int32_t, root)                 \
+  V(int32_t, group_size)           \
+  V(Int32s, groups)                \
+  V(Int32s, sources)               \
+  V(int32_t, reverse)              \
+  V(Int64s, rows)                  \
+  V(int32_t, processes)            \
+  V(Int32s, places)                \
+  V(int32_t, generation)           \
+  V(std::string_view, program)     \
+  V(int64_t, site)
 
 // The attributes of one call. Their texts and arrays are in XLA's memory.
 struct CallAttributes {

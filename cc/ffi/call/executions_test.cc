@@ -1,6 +1,6 @@
-#include "cc/ffi/call/executions.h"
-
 #include <gtest/gtest.h>
+
+#include "cc/ffi/call/call_site.h"
 
 namespace jax_cxl::ffi {
 namespace {

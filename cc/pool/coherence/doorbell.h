@@ -35,7 +35,6 @@ class Doorbells {
     from.first_ = first;
     return from;
   }
-  uint64_t first() const { return first_; }
 
   void Ring(uint64_t* word, uint64_t value) const {
     if (guard_ != nullptr && !guard_->intact()) return;

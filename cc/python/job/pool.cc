@@ -1,5 +1,6 @@
 #include "cc/python/job/pool.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -120,22 +121,8 @@ void BindPool(nb::module_& m) {
            "device_id"_a)
       .def("registered", OfPool(comm::Registered), "rank"_a)
       .def("boot_id", OfPool(comm::BootIdOf), "rank"_a)
-      .def(
-          "measure_memory",
-          [](PyPool& self) {
-            const pool::MemorySpeed speed =
-                ValueOrRaise(pool::MeasureMemory(*self.get()));
-            nb::dict found;
-            found["bytes"] = speed.bytes;
-            found["load_ns"] = speed.load_ns;
-            found["store_ns"] = speed.store_ns;
-            found["load_gbs"] = speed.load_gbs;
-            found["store_gbs"] = speed.store_gbs;
-            found["non_temporal_store_gbs"] = speed.non_temporal_store_gbs;
-            found["write_back_gbs"] = speed.write_back_gbs;
-            return found;
-          },
-          "cc/pool/memory_check.h; for `python -m jax_cxl doctor`.")
+      .def("measure_memory", OfPool(pool::MeasureMemory),
+           "cc/pool/memory_check.h; for `python -m jax_cxl doctor`.")
       .def("check_words", OfPool(pool::CheckWords))
       .def("store_check_word", OfPool(pool::StoreCheckWord), "index"_a,
            "value"_a, "write_back"_a)

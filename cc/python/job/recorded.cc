@@ -114,16 +114,10 @@ void BindRecorded(nb::module_& m) {
   nb::class_<pool::JobRecord>(
       m, "JobRecord", "A private copy of a pool's control pages and recorders.")
       .def_prop_ro("world_size", &pool::JobRecord::world_size)
-      .def_prop_ro(
-          "token",
-          [](const pool::JobRecord& self) { return self.header().token; })
       .def_prop_ro("extent_index",
                    [](const pool::JobRecord& self) {
                      return self.header().extent_index;
                    })
-      .def_prop_ro(
-          "total_bytes",
-          [](const pool::JobRecord& self) { return self.header().total_bytes; })
       .def("rank", &Rank, "rank"_a, "calls"_a,
            "Returns the identity of a rank, and its newest `calls` calls.")
       .def("to_bytes", [](const pool::JobRecord& self) {

@@ -162,7 +162,8 @@ class ModelRank {
     doorbells_.Ring(&control.send[0].published, 0);
     doorbells_.Ring(&control.released[0].word, 0);
     doorbells_.Ring(&control.ended.word, 0);
-    OrDie(EnterChannel(&pool_, doorbells_, rank_, place_));
+    OrDie(EnterChannel(&pool_, doorbells_,
+                       {SharedCall::Everyone(setting_.ranks), rank_}, place_));
   }
 
   void Connect() {
@@ -171,14 +172,13 @@ class ModelRank {
     std::vector<cuda::FlaggedControl*> rings;
     for (int member = 0; member < setting_.ranks; ++member) {
       std::optional<FoundChannel> found;
-      while (!(found = FindChannel(pool_, doorbells_, member, kKey)))
+      while (!(found = OrDie(FindChannel(pool_, doorbells_, member, place_,
+                                         kControlBytes, "a model's peer"))))
         std::this_thread::yield();
-      const ChannelMemory memory = OrDie(LocateChannel(
-          pool_, found->place, place_, kControlBytes, "a model's peer"));
-      in_pool.push_back(reinterpret_cast<DeviceControl*>(memory.control));
+      in_pool.push_back(reinterpret_cast<DeviceControl*>(found->control));
       mirror.push_back(&mirror_[member]);
       cuda::MemberView view = {};
-      std::ranges::copy(memory.slots, view.slots);
+      std::ranges::copy(found->slots, view.slots);
       rings.push_back(&in_pool.back()->flagged);
       view.flagged = rings.back();
       members_.push_back(cuda::Mirrored(view, &mirror_[member]));

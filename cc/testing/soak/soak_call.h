@@ -96,8 +96,13 @@ class SoakCall {
       call->rows = std::make_shared<cpu::TakenRows>(
           cpu::TakenRows::Of(call->request, indices_[self], published_[self]));
     }
-    if (request_.op == plan::Op::kRaggedAllToAll && request_.count > 0)
-      SetSlices(call.get(), slices(self));
+    if (request_.op == plan::Op::kRaggedAllToAll && request_.count > 0) {
+      const std::vector<int64_t> table = slices(self);
+      call->row_operands.slices = table.data();
+      call->row_operands.slice_entry_bytes = sizeof(int64_t);
+      SetRows(call.get());
+      call->row_operands = {};  // The table is gone.
+    }
     return call;
   }
 

@@ -96,8 +96,7 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
   geometries_ = {kernels, slots};
 }
 
-Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
-                              uint64_t incarnation) {
+Status DeviceConnection::Open(Arena* arena, uint64_t incarnation) {
   const int size = static_cast<int>(members_.size());
   if (size > cuda::kMaxMembers)
     return Error(Code::kUnimplemented, "a group of GPUs can have at most ",
@@ -125,13 +124,12 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder,
     doorbells_.Ring(&control->released[index].word, 0);
   }
   doorbells_.Ring(&control->ended.word, 0);
-  const Result<int> entry = EnterChannel(pool_, doorbells_, rank, place_);
+  const Result<int> entry = EnterChannel(pool_, doorbells_, group_, place_);
   if (!entry.ok()) {
     FreeChannel(*pool_, arena, rank, place_, control_bytes_);
     return entry.status();
   }
   entry_ = *entry;
-  recorder->OpenGroup(entry_, group_.members);
   return OkStatus();
 }
 
@@ -145,22 +143,20 @@ Result<bool> DeviceConnection::Connect() {
   for (size_t member = 0; member < members_.size(); ++member) {
     if (controls_[member] != nullptr) continue;
     const int rank = group_.members[member];
-    const std::optional<FoundChannel> found =
-        FindChannel(*pool_, doorbells_, rank, key_);
+    CXL_ASSIGN_OR_RETURN(const std::optional<FoundChannel> found,
+                         FindChannel(*pool_, doorbells_, rank, place_,
+                                     control_bytes_, peers_->Name(rank)));
     // Do not take a part of an earlier incarnation of the group. The member
     // that published this part does not know yet that the earlier incarnation
     // has ended.
-    if (!found || found->place.first != place_.first) return false;
-    CXL_ASSIGN_OR_RETURN(const ChannelMemory memory,
-                         LocateChannel(*pool_, found->place, place_,
-                                       control_bytes_, peers_->Name(rank)));
-    auto* control = reinterpret_cast<cuda::DeviceControl*>(memory.control);
+    if (!found || found->first != place_.first) return false;
+    auto* control = reinterpret_cast<cuda::DeviceControl*>(found->control);
     cuda::MemberView& view = members_[member];
     view.send = control->send;
     view.released = control->released;
     view.ended = &control->ended.word;
     view.flagged = &control->flagged;
-    std::ranges::copy(memory.slots, view.slots);
+    std::ranges::copy(found->slots, view.slots);
     found_[member] = *found;
     controls_[member] = control;
   }

@@ -14,7 +14,6 @@
 #include "cc/comm/connect/directory.h"
 #include "cc/comm/connect/taking_back.h"
 #include "cc/comm/health/peers.h"
-#include "cc/comm/record/recorder.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/gpu_plan/channel_words.h"
@@ -44,7 +43,7 @@ class DeviceConnection {
   // kResourceExhausted, and then allocates nothing. `incarnation` counts how
   // many times the group has begun again because a member had taken its part
   // back.
-  Status Open(Arena* arena, Recorder* recorder, uint64_t incarnation);
+  Status Open(Arena* arena, uint64_t incarnation);
 
   void Close(Arena* arena);
 

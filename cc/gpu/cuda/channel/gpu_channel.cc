@@ -56,7 +56,7 @@ Status GpuChannel::Allocate(uint64_t staging_bytes) {
 
 Status GpuChannel::OpenPart(Arena* arena, Recorder* recorder,
                             uint64_t incarnation) {
-  CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder, incarnation));
+  CXL_RETURN_IF_ERROR(connection_.Open(arena, incarnation));
   recorded_.emplace(recorder, connection_.key());
   return OkStatus();
 }
