@@ -144,13 +144,17 @@ def _train(rank: int, place: str, options: argparse.Namespace) -> None:
 
 
 def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, *sys.argv[1:], "--one"],
-        env=os.environ | _WAYS[way] | {"CUDA_MODULE_LOADING": "EAGER"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, *sys.argv[1:], "--one"],
+            env=os.environ | _WAYS[way] | {"CUDA_MODULE_LOADING": "EAGER"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=options.limit,
+        )
+    except subprocess.TimeoutExpired:
+        return {"way": way, "error": f"did not end within {options.limit:g} s"}
     rows = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not rows:
         return {"way": way, "error": done.stderr[-2000:]}
@@ -168,6 +172,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024, help="tokens of a sequence")
     parser.add_argument("--steps", type=int, default=15, help="measured steps, after 3 others")
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=300, help="seconds of one way in a turn")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
