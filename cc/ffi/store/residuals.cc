@@ -11,7 +11,7 @@
 #include "cc/engine/cpu/huge_pages.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/ffi/store/chunks.h"
-#include "cc/store/ring/memory_ring.h"
+#include "cc/store/memory/persistent_memory.h"
 #include "cc/store/ring/ring.h"
 #include "xla/ffi/api/ffi.h"
 

@@ -4,7 +4,6 @@
 #include "cc/python/shared/bindings.h"
 #include "cc/python/shared/registered.h"
 #include "cc/store/memory/persistent_memory.h"
-#include "cc/store/ring/memory_ring.h"
 #include "cc/store/ring/ring.h"
 
 namespace nb = nanobind;

@@ -1,10 +1,10 @@
 #include "cc/store/ring/ring.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
 #include "cc/base/status.h"
+#include "cc/store/memory/persistent_memory.h"
 
 namespace jax_cxl::tier {
 
@@ -47,14 +47,11 @@ Status Ring::OverwrittenError(uint64_t since) const {
       "all calls between a forward pass and its backward pass");
 }
 
-Ring::Piece Ring::PieceAt(uint64_t position, uint64_t most) const {
-  const uint64_t at = position % layout_.bytes();
-  const uint64_t block = at / Layout::kBlockBytes;
-  const uint64_t inside = at % Layout::kBlockBytes;
-  const auto devices = static_cast<uint64_t>(layout_.devices);
-  return {static_cast<int>(block % devices),
-          block / devices * Layout::kBlockBytes + inside,
-          std::min(most, Layout::kBlockBytes - inside)};
-}
+MemoryRing::MemoryRing(uint32_t number, int32_t device,
+                       const pool::PersistentMemory& memory, uint64_t offset,
+                       uint64_t rows)
+    : Ring(number, device, {memory.num_devices(), rows}),
+      memory(memory),
+      offset(offset) {}
 
 }  // namespace jax_cxl::tier

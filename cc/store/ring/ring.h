@@ -1,10 +1,16 @@
 #ifndef JAX_CXL_STORE_RING_RING_H_
 #define JAX_CXL_STORE_RING_RING_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <shared_mutex>
 
 #include "cc/base/status.h"
+
+namespace jax_cxl::pool {
+class PersistentMemory;
+}
 
 namespace jax_cxl::tier {
 
@@ -62,10 +68,17 @@ class Ring {
   // first byte on the device, and `begin` from the first byte of the value.
   template <typename Run>
   Status ForEachPiece(uint64_t position, uint64_t bytes, const Run& run) const {
+    const auto devices = static_cast<uint64_t>(layout_.devices);
     for (uint64_t done = 0; done < bytes;) {
-      const Piece piece = PieceAt(position + done, bytes - done);
-      CXL_RETURN_IF_ERROR(run(piece.device, piece.offset, done, piece.bytes));
-      done += piece.bytes;
+      const uint64_t at = (position + done) % layout_.bytes();
+      const uint64_t block = at / Layout::kBlockBytes;
+      const uint64_t inside = at % Layout::kBlockBytes;
+      const uint64_t size =
+          std::min(bytes - done, Layout::kBlockBytes - inside);
+      CXL_RETURN_IF_ERROR(run(static_cast<int>(block % devices),
+                              block / devices * Layout::kBlockBytes + inside,
+                              done, size));
+      done += size;
     }
     return OkStatus();
   }
@@ -75,18 +88,27 @@ class Ring {
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
 
  private:
-  struct Piece {
-    int device;
-    uint64_t offset;
-    uint64_t bytes;
-  };
-
-  Piece PieceAt(uint64_t position, uint64_t most) const;
-
   const uint32_t number_;
   const int32_t device_;
   const Layout layout_;
   std::atomic<uint64_t> head_ = 0;
+};
+
+// A ring for a CPU device.
+struct MemoryRing : Ring {
+  // On each device of the memory, the ring has `rows` blocks, which begin at
+  // `offset`.
+  MemoryRing(uint32_t number, int32_t device,
+             const pool::PersistentMemory& memory, uint64_t offset,
+             uint64_t rows);
+
+  const pool::PersistentMemory& memory;
+  const uint64_t offset;
+
+  // A program holds this lock in shared mode while it uses the ring.
+  // pool::Registry::Remove holds the lock exclusively.
+  mutable std::shared_mutex in_use;
+  bool closed = false;  // guarded by in_use
 };
 
 }  // namespace jax_cxl::tier

@@ -1,7 +1,7 @@
 // Sanitizers: address, thread
 
 // Values in a ring: where they lie, and what happens when they are overwritten.
-#include "cc/store/ring/memory_ring.h"
+#include "cc/store/ring/ring.h"
 
 #include <gtest/gtest.h>
 
