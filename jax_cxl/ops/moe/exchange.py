@@ -15,12 +15,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jax_cxl._lowering.primitives import dtypes
 from jax_cxl._lowering.start_done import split_function
-from jax_cxl.ops.moe import float8
 from jax_cxl.ops.moe.handle import MoeHandle
 from jax_cxl.ops.take_rows import take_alone, take_rows
+
+_FLOAT8 = jnp.float8_e4m3fn
+_LARGEST = float(jnp.finfo(_FLOAT8).max)
 
 # --- functions that communicate ---
 
@@ -181,11 +185,38 @@ expand.defvjp(
 add.defvjp(_add_forward, _add_backward)
 
 
+# --- rows in float8 with scales, as one table of bytes ---
+
+
+def _pack(x: Any, block: int) -> Any:
+    """Returns bytes, (rows, D + 4 * D / block): the elements, then a float32 scale for each block.
+
+    The scale of a block maps its largest magnitude to 448, the largest number of float8_e4m3fn.
+    """
+    blocks = x.astype(np.float32).reshape(len(x), x.shape[1] // block, block)
+    largest = jnp.abs(blocks).max(2, keepdims=True)
+    scales = jnp.where(largest > 0, largest * np.float32(1 / _LARGEST), 1)
+    elements = lax.bitcast_convert_type((blocks / scales).astype(_FLOAT8), np.uint8)
+    scale_bytes = lax.bitcast_convert_type(scales[..., 0], np.uint8)
+    return jnp.concatenate(
+        [elements.reshape(x.shape), scale_bytes.reshape(len(x), 4 * (x.shape[1] // block))], axis=1
+    )
+
+
+def _unpack(packed: Any, width: int, block: int, dtype: Any) -> Any:
+    """Returns the rows, (rows, width). Rows of zero bytes become zeros."""
+    elements = lax.bitcast_convert_type(packed[:, :width], _FLOAT8).astype(np.float32)
+    scale_bytes = packed[:, width:].reshape(len(packed), width // block, 4)
+    scales = lax.bitcast_convert_type(scale_bytes, np.float32)
+    blocks = elements.reshape(len(packed), width // block, block) * scales[..., None]
+    return blocks.reshape(len(packed), width).astype(dtype)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def dispatch_float8(block: int, x: Any, handle: MoeHandle) -> Any:
     """Fetches and expands rounded tokens. Its cotangents ignore the rounding."""
-    packed = _copies(take_tokens(float8.pack(x, block), handle), handle)
-    return float8.unpack(packed, x.shape[1], block, x.dtype)
+    packed = _copies(take_tokens(_pack(x, block), handle), handle)
+    return _unpack(packed, x.shape[1], block, x.dtype)
 
 
 dispatch_float8.defvjp(
