@@ -44,7 +44,7 @@ constexpr uint32_t FlagOf(uint64_t round) {
 
 // Returns true if the flag of this round would be 0, because its 32 bits wrap
 // around. All members then clear their rings instead of running the round
-// (cc/gpu/relay/flagged_rings.h).
+// (cc/gpu/relay/flagged_relay.h).
 constexpr bool BeginsAnew(uint64_t round) { return FlagOf(round) == 0; }
 
 // The largest number of steps of a short message, both directions together.

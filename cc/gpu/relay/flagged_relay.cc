@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <iterator>
 
+#include "cc/comm/call/backoff.h"
 #include "cc/engine/gpu_plan/flagged_ring.h"
 
 namespace jax_cxl::comm {
@@ -28,6 +30,40 @@ bool HasFlags(const std::byte* vector, uint32_t flag) {
 }
 
 }  // namespace
+
+void FlaggedRings::DropPeers() const {
+  for (int member = 0; member < num_members(); ++member)
+    if (member != self_)
+      doorbells_.coherence().AcquirePayload(
+          rings_[member],
+          offsetof(cuda::FlaggedControl, vectors) + vectors_bytes_);
+}
+
+bool FlaggedRings::BeginAnew(uint64_t round,
+                             const std::function<bool()>& go_on) const {
+  // Waits until all peers have released the first `rounds` rounds. Returns
+  // false if `go_on` returns false.
+  const auto await = [&](uint64_t rounds) {
+    Backoff backoff;
+    for (int member = 0; member < num_members(); ++member) {
+      while (member != self_ &&
+             doorbells_.Read(&rings_[member]->released) < rounds) {
+        if (!go_on()) return false;
+        backoff.Pause();
+      }
+    }
+    return true;
+  };
+  if (!await(round)) return false;
+  cuda::FlaggedControl& mine = ring(self_);
+  std::byte* vectors = mine.vectors[0];
+  std::memset(vectors, 0, vectors_bytes_);
+  doorbells_.coherence().PublishPayload(vectors, vectors_bytes_);
+  doorbells_.Ring(&mine.released, round + 1);
+  if (!await(round + 1)) return false;
+  DropPeers();
+  return true;
+}
 
 void FlaggedRelay::Begin(const RelayPlan& plan, uint64_t round) {
   round_ = round;

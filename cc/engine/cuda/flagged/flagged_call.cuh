@@ -146,7 +146,7 @@ __device__ inline void StoreReleased(const DeviceCall& call,
 }
 
 // The round whose flag would be 0 moves no data. Instead, all members clear
-// their rings, as hosts do (cc/gpu/relay/flagged_rings.h). Called by all
+// their rings, as hosts do (cc/gpu/relay/flagged_relay.h). Called by all
 // threads of a block.
 __device__ inline bool BeginAnew(const Task& task, Shared& shared,
                                  DeviceCall* call) {

@@ -27,7 +27,7 @@
 #include "cc/gpu/cuda/channel/plan_store.h"
 #include "cc/gpu/relay/channel_relay.h"
 #include "cc/gpu/relay/device_journal.h"
-#include "cc/gpu/relay/flagged_rings.h"
+#include "cc/gpu/relay/flagged_relay.h"
 #include "cc/gpu/relay/relay.h"
 #include "cc/pool/pool.h"
 
