@@ -8,10 +8,10 @@
 
 #include "cc/base/cuda/cuda_status.h"
 #include "cc/base/cuda/current_device.h"
-#include "cc/ffi/cuda/store/device_cache.h"
 #include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
 #include "cc/python/shared/registered.h"
+#include "cc/store/cuda/device_cache.h"
 #include "cc/store/table/column.h"
 
 namespace nb = nanobind;
@@ -35,7 +35,7 @@ std::shared_ptr<Column> ColumnOnGpus(const table::ColumnPlace& on_host,
   for (int device : devices)
     if (cache_rows > 0)
       column->caches[device] = ValueOrRaise(
-          ffi::DeviceCache::Make(device, cache_rows, column->row_bytes));
+          table::DeviceCache::Make(device, cache_rows, column->row_bytes));
   const cuda::CurrentDevice current(devices.front());
   void* stalled = nullptr;
   RaiseIfError(cuda::CudaStatus(
@@ -68,9 +68,9 @@ void RefreshCaches(const GpuTableColumn& column) {
 // Returns two sums over all caches of the column: how many rows were looked up,
 // and how many of these rows were found.
 nb::tuple CacheCounts(const GpuTableColumn& column) {
-  table::Cache::Counts all;
+  table::DeviceCache::Counts all;
   for (const auto& [device, cache] : column->caches) {
-    const table::Cache::Counts counts = ValueOrRaise(cache->counts());
+    const table::DeviceCache::Counts counts = ValueOrRaise(cache->counts());
     all.wanted += counts.wanted;
     all.found += counts.found;
   }

@@ -24,7 +24,7 @@ from jax_cxl._table.columns import Column
 
 
 class Mode(enum.IntEnum):
-    """What a take does about ids outside of the table: Mode in cc/store/table/take.h."""
+    """What a take does about ids outside of the table: Mode in cc/store/table/lookup.h."""
 
     FILL = 0
     CLIP = 1

@@ -10,7 +10,6 @@
 #include "cc/store/memory/persistent_memory.h"
 #include "cc/store/table/column.h"
 #include "cc/store/table/take.h"
-#include "cc/store/table/write.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -7,16 +7,18 @@
 #include <map>
 #include <memory>
 #include <shared_mutex>
+#include <span>
 
 #include "cc/base/status.h"
 #include "cc/pool/coherence/coherence.h"
-#include "cc/store/table/cache.h"
 
 namespace jax_cxl::pool {
 class PersistentMemory;
 }
 
 namespace jax_cxl::table {
+
+class DeviceCache;
 
 // The words of a part of a trained table. Only the process that owns the part
 // writes them. In each step it stores the step's number in `begun`, then
@@ -61,20 +63,20 @@ struct Column : ColumnPlace {
   mutable std::shared_mutex in_use;
   bool closed = false;  // guarded by in_use
   // The caches by GPU. Guarded by in_use.
-  std::map<int, std::unique_ptr<Cache>> caches;
+  std::map<int, std::shared_ptr<DeviceCache>> caches;
 
   // Fails with kDataLoss if the file of the table was cut short, deleted or
   // replaced, or its memory failed. If a host calls it after it has read rows,
   // it knows that these rows are not zeros in place of lost ones.
   Status CheckIntact() const;
-
-  // Returns the cache of a GPU for a call that takes `count` rows. The caller
-  // holds `in_use`.
-  CacheView CacheFor(int device, uint64_t count) const {
-    const auto found = caches.find(device);
-    return found == caches.end() ? CacheView() : found->second->View(count);
-  }
 };
+
+// Overwrites rows of a trained table, and publishes them. The caller owns the
+// parts of these rows, and has already stored the step in the words `begun` of
+// these parts. Fails with kInvalidArgument, before it changes anything, if a
+// row is outside of the table or `data` has the wrong size.
+Status WriteRows(const Column& column, std::span<const int64_t> rows,
+                 std::span<const std::byte> data);
 
 // Returns the word that counts the rows that this process takes of the table
 // with this identity. The word is never destroyed.

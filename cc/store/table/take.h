@@ -8,7 +8,7 @@
 
 #include "cc/base/status.h"
 #include "cc/store/table/column.h"
-#include "cc/store/table/row_of.h"
+#include "cc/store/table/lookup.h"
 
 namespace jax_cxl::table {
 

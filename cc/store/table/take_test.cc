@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cc/store/memory/registry.h"
-#include "cc/store/table/write.h"
+#include "cc/store/table/column.h"
 
 namespace jax_cxl::table {
 namespace {

@@ -18,6 +18,7 @@
 #include "cc/base/cuda/streams.h"
 #include "cc/ffi/errors/errors.h"
 #include "cc/gpu/cuda/started.h"
+#include "cc/store/cuda/device_cache.h"
 #include "cc/store/cuda/kernels/take.h"
 
 namespace jax_cxl::ffi {
@@ -39,6 +40,7 @@ Status Launch(const TableCall& call, Position* outside, cudaStream_t stream,
       cuda::CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
   const table::Request& request = call.request;
   column.taken->fetch_add(request.ids.count);
+  const auto cache = column.caches.find(device);
   const table::DeviceTake take = {
       .data = column.data,
       .rows = column.rows,
@@ -54,7 +56,9 @@ Status Launch(const TableCall& call, Position* outside, cudaStream_t stream,
       .fill = request.fill,
       .output = request.output,
       .outside = outside,
-      .cache = column.CacheFor(device, request.ids.count),
+      .cache = cache == column.caches.end()
+                   ? table::CacheView()
+                   : cache->second->View(request.ids.count),
       .most_blocks = most_blocks};
   return cuda::CudaStatus(table::LaunchTake(take, stream), "take rows");
 }

@@ -7,9 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cc/store/table/cache_view.h"
 #include "cc/store/table/column.h"
-#include "cc/store/table/row_of.h"
+#include "cc/store/table/lookup.h"
 
 namespace jax_cxl::table {
 

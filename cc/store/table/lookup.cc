@@ -1,18 +1,10 @@
-#include "cc/store/table/cache.h"
+#include "cc/store/table/lookup.h"
 
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <utility>
-
-#include "cc/store/table/column.h"
 
 namespace jax_cxl::table {
 namespace {
-
-// How many entries the log has for each slot of the cache. A log of this length
-// shows which rows are taken often, and takes little memory.
-constexpr uint64_t kLogOfSlot = 8;
 
 struct Counted {
   uint64_t times;
@@ -45,33 +37,6 @@ std::vector<int64_t> ChooseRows(std::vector<int64_t> log, uint64_t buckets) {
       rows[bucket * kSlots + used[bucket]++] = counted.row;
   }
   return rows;
-}
-
-Cache::Cache(uint64_t rows) {
-  constexpr uint64_t kSlots = CacheView::kSlotsOfBucket;
-  view_.buckets = std::max<uint64_t>((rows + kSlots - 1) / kSlots, 1);
-  view_.log_size = slots() * kLogOfSlot;
-}
-
-CacheView Cache::View(uint64_t count) {
-  if (!used_) return {};
-  CacheView view = view_;
-  view.log_at = log_at_.fetch_add(count, std::memory_order_relaxed);
-  return view;
-}
-
-void Cache::SetUsed(const Column& column, bool used) {
-  std::lock_guard lock(column.in_use);
-  used_ = used;
-}
-
-Status Cache::Refresh(const Column& column) {
-  std::lock_guard lock(refresh_mutex_);
-  SetUsed(column, false);
-  CXL_ASSIGN_OR_RETURN(std::vector<int64_t> log, ReadLog());
-  CXL_RETURN_IF_ERROR(Fill(column, ChooseRows(std::move(log), view_.buckets)));
-  SetUsed(column, true);
-  return OkStatus();
 }
 
 }  // namespace jax_cxl::table

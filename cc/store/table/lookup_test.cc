@@ -1,13 +1,9 @@
-#include "cc/store/table/cache.h"
+#include "cc/store/table/lookup.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <vector>
-
-#include "cc/store/table/column.h"
 
 namespace jax_cxl::table {
 namespace {
@@ -36,47 +32,6 @@ TEST(ChooseRowsTest, TheMostFrequentOfEachBucket) {
     }
   }
   EXPECT_EQ(ChooseRows({}, 2), std::vector<int64_t>(16, kOutside));
-}
-
-class FakeCache final : public Cache {
- public:
-  explicit FakeCache(uint64_t rows) : Cache(rows) {}
-
-  Result<Counts> counts() override { return Counts{}; }
-
-  std::vector<int64_t> log;
-  std::vector<int64_t> filled;
-  std::function<void()> meanwhile = [] {};
-
- private:
-  Result<std::vector<int64_t>> ReadLog() override { return log; }
-  Status Fill(const Column&, std::span<const int64_t> rows) override {
-    meanwhile();
-    filled.assign(rows.begin(), rows.end());
-    return OkStatus();
-  }
-};
-
-TEST(CacheTest, EachCallHasAPartOfTheLog) {
-  FakeCache cache(60);
-  EXPECT_EQ(cache.View(5).buckets, 8u);
-  EXPECT_EQ(cache.View(7).log_at, 5u);
-  EXPECT_EQ(cache.View(1).log_at, 12u);
-}
-
-TEST(CacheTest, CallsDoNotUseItWhileItIsFilled) {
-  Column column;
-  FakeCache cache(60);
-  cache.log = {7, 3, 7, kOutside};
-  int refreshed = 0;
-  cache.meanwhile = [&] {
-    ++refreshed;
-    EXPECT_EQ(cache.View(1).buckets, 0u);
-  };
-  ASSERT_TRUE(cache.Refresh(column).ok());
-  EXPECT_EQ(refreshed, 1);
-  EXPECT_EQ(cache.View(1).buckets, 8u);
-  EXPECT_EQ(cache.filled, ChooseRows(cache.log, 8));
 }
 
 }  // namespace

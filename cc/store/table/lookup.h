@@ -1,15 +1,33 @@
-#ifndef JAX_CXL_STORE_TABLE_CACHE_VIEW_H_
-#define JAX_CXL_STORE_TABLE_CACHE_VIEW_H_
+#ifndef JAX_CXL_STORE_TABLE_LOOKUP_H_
+#define JAX_CXL_STORE_TABLE_LOOKUP_H_
 
 #include <cstddef>
 #include <cstdint>
-
-#include "cc/store/table/row_of.h"
+#include <vector>
 
 namespace jax_cxl::table {
 
-// The parts of a cache (cache.h) that a call needs. All pointers are to the
-// memory of the device that takes the rows.
+// What a call returns for an id outside of the table. jax_cxl/_table/gather.py
+// has the same numbers.
+enum class Mode : int32_t {
+  kFill = 0,   // the fill value; negative ids count from the end
+  kClip = 1,   // the nearest row
+  kError = 2,  // an error; negative ids count from the end
+};
+
+inline constexpr int64_t kOutside = -1;
+
+constexpr int64_t RowOf(int64_t id, int64_t rows, Mode mode) {
+  if (mode == Mode::kClip) {
+    if (id >= rows) return rows - 1;  // kOutside without rows
+    return id > 0 ? id : 0;
+  }
+  const int64_t row = id < 0 ? id + rows : id;
+  return row >= 0 && row < rows ? row : kOutside;
+}
+
+// The parts of a cache of rows (cc/store/cuda/device_cache.h) that a call
+// needs. All pointers are to the memory of the device that takes the rows.
 struct CacheView {
   // The number of slots of a bucket. A row can only be in the bucket that
   // BucketOf returns.
@@ -40,6 +58,10 @@ constexpr int64_t SlotOf(int64_t row, uint64_t buckets, const int64_t* rows) {
   return kOutside;
 }
 
+// Chooses the row of each slot. A bucket keeps those of its rows that occur
+// most often in the log. A slot that stays empty gets kOutside.
+std::vector<int64_t> ChooseRows(std::vector<int64_t> log, uint64_t buckets);
+
 }  // namespace jax_cxl::table
 
-#endif  // JAX_CXL_STORE_TABLE_CACHE_VIEW_H_
+#endif  // JAX_CXL_STORE_TABLE_LOOKUP_H_
