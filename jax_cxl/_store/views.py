@@ -159,13 +159,13 @@ class _Held:
         return np.asarray(over).view(dtype).reshape(leaf.shape)
 
     def dlpack(self, leaf: leaves.Leaf, *, gpu: int | None) -> Any:
-        """Returns an object with `__dlpack__`; `gpu` as for `dlpack.array`."""
+        """Returns an object with `__dlpack__`; `gpu` as for `dlpack.Array`."""
         dtype = leaves.dtype_of(leaf.dtype)
         if dlpack.code_of(dtype) is None:
             raise errors.StoreError(f"DLPack has no arrays of {dtype}: read {leaf.name} instead")
         device, offset, _ = self._find(leaf)
         core = self.devices.core
-        return dlpack.array(core, (device, offset), leaf.shape, dtype, gpu, self)
+        return dlpack.Array(core, (device, offset), leaf.shape, dtype, gpu, self)
 
     def _find(self, leaf: leaves.Leaf) -> tuple[int, int, int]:
         """Checks the data of an array, and returns its device, its offset and its size."""

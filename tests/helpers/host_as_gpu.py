@@ -75,9 +75,9 @@ def arrays_on_gpus():
 
 @contextlib.contextmanager
 def reads_on_gpus():
-    array = dlpack.array
+    array = dlpack.Array
     with (
         mock.patch.object(on_gpus, "is_gpu", lambda _: True),
-        mock.patch.object(dlpack, "array", lambda *args: array(*args[:4], None, args[5])),
+        mock.patch.object(dlpack, "Array", lambda *args: array(*args[:4], None, args[5])),
     ):
         yield

@@ -1,6 +1,7 @@
 """Arrays over the memory of a store for JAX and other libraries, by DLPack."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,38 +22,34 @@ _OTHER_CODES = {
 }
 
 
-class Array:
-    """An object with `__dlpack__`."""
+def code_of(dtype: np.dtype) -> int | None:
+    """Returns DLPack's code of a dtype, None if it has none."""
+    return _OTHER_CODES.get(dtype.name, _CODES.get(dtype.kind))
 
-    def __init__(self, capsule: Callable[[], Any], gpu: int | None):
-        """Makes an array. `gpu` is the ordinal of the GPU whose `pinned_host` memory holds it."""
-        self._capsule, self._gpu = capsule, gpu
+
+class Array:
+    """An array over the memory, with `__dlpack__`. It keeps `owner` alive."""
+
+    def __init__(
+        self,
+        core: _core.PersistentMemory,
+        place: tuple[int, int],
+        shape: Sequence[int],
+        dtype: np.dtype,
+        gpu: int | None,
+        owner: object,
+    ):
+        """Makes an array. `gpu` is the ordinal of the GPU whose `pinned_host` memory holds it.
+
+        The memory is registered for this GPU; None is for an array of the CPU.
+        """
+        code, bits = code_of(dtype), 8 * dtype.itemsize
+        assert code is not None
+        self._capsule = functools.partial(core.array, *place, list(shape), code, bits, gpu, owner)
+        self._gpu = gpu
 
     def __dlpack__(self, **_: Any) -> Any:
         return self._capsule()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (_CPU, 0) if self._gpu is None else (_CUDA_HOST, self._gpu)
-
-
-def code_of(dtype: np.dtype) -> int | None:
-    """Returns DLPack's code of a dtype, None if it has none."""
-    return _OTHER_CODES.get(dtype.name, _CODES.get(dtype.kind))
-
-
-def array(
-    core: _core.PersistentMemory,
-    place: tuple[int, int],
-    shape: Sequence[int],
-    dtype: np.dtype,
-    gpu: int | None,
-    owner: object,
-) -> Array:
-    """Returns an array over the memory that keeps `owner` alive.
-
-    The memory is registered for `gpu`; None is for an array of the CPU.
-    """
-    code, bits = code_of(dtype), 8 * dtype.itemsize
-    assert code is not None
-    known = code
-    return Array(lambda: core.array(*place, list(shape), known, bits, gpu, owner), gpu)

@@ -76,7 +76,7 @@ class Copy:
             block, inside = divmod(piece.start, layout.BLOCK_BYTES)
             device, offset = self.reader.stripes[piece.writer].place(block)
             count = (piece.end - piece.start) // self.dtype.itemsize
-            array = dlpack.array(
+            array = dlpack.Array(
                 devices.core,
                 (device, offset + inside),
                 (count,) if self.plan else self.shape,
