@@ -11,7 +11,7 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._store.memory import layout, superblocks
+from jax_cxl._store.memory import layout, opening
 
 
 def _tree(step: int):
@@ -159,7 +159,7 @@ class StartTest(absltest.TestCase):
 
             def prepare_the_rest():
                 for device in (1, 2):
-                    time.sleep(superblocks.SETTLE_SECONDS / 2)
+                    time.sleep(opening.SETTLE_SECONDS / 2)
                     with open(place.paths[device], "r+b") as file:
                         file.write(prepared[device])
 

@@ -10,9 +10,9 @@ import pytest
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._store.memory import layout, opening, superblocks
+from jax_cxl._store.memory import layout, opening
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import examining, repair, restoring
+from jax_cxl._store.reading import repair, restoring
 
 
 def _tree(step: int):
@@ -36,11 +36,11 @@ def _damaged(place) -> list[str]:
     """Returns what is damaged in the memory of a place."""
     opened = places.section(place)
     found = [f"superblock of device {device}" for device in opened.devices.blank]
-    found += [f"superblock at {place}" for place in superblocks.damaged(opened.devices)]
+    found += [f"superblock at {place}" for place in opening.damaged_superblocks(opened.devices)]
     for records in opened.all_valid():
         looked = [
-            *examining.records(opened, records),
-            *examining.blocks(restoring.Reader(opened, records)),
+            *repair.examine_records(opened, records),
+            *repair.examine_blocks(restoring.Reader(opened, records)),
         ]
         found += [str(block) for block in looked if not block.intact]
     return found

@@ -6,17 +6,21 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
-from jax_cxl._commands.store import listing, safetensors_files
+from jax_cxl._commands.store import listing
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._store import following, store
-from jax_cxl._store.memory import catalog, layout, opening, superblocks
+from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import examining, repair, restoring
+from jax_cxl._store.reading import repair, restoring
+from jax_cxl._store.trees import names as leaf_names
 from jax_cxl._store.writing import fence
 
 _DESCRIPTION = """\
@@ -134,7 +138,7 @@ def _check(options: argparse.Namespace) -> int:
     damaged = len(devices.blank)
     for device in devices.blank:
         print(f"device {device} is lost: parity has its blocks")
-    for device, offset in superblocks.damaged(devices):
+    for device, offset in opening.damaged_superblocks(devices):
         damaged += 1
         print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
     for device, offset in devices.sessions.damaged():
@@ -180,11 +184,11 @@ def _each_leased(section: Section) -> Iterator[Records]:
 
 def _damages(section: Section, records: Records) -> Iterator[str]:
     blank = section.devices.blank
-    for block in examining.records(section, records):
+    for block in repair.examine_records(section, records):
         if not block.intact and block.device not in blank:
             yield f"{block} is damaged: other devices have it"
     try:
-        for block in examining.blocks(restoring.Reader(section, records)):
+        for block in repair.examine_blocks(restoring.Reader(section, records)):
             # The blocks of a lost device that parity can restore are not listed one by one.
             if not block.intact and (block.content is None or block.device not in blank):
                 has = "is lost" if block.content is None else "is damaged: parity has it"
@@ -204,7 +208,7 @@ def _export(options: argparse.Namespace) -> int:
         with following.leased(section, records) as there:
             if there:
                 reader = restoring.Reader(section, records)
-                safetensors_files.write(reader, options.path)
+                _write_file(reader, options.path)
         if not there and not catalog.is_current(devices, section.entry):
             raise errors.StoreError(f"{section.text} was deleted")
     print(f"wrote {_text.printable(section.entry.name)} {records[0].version} to {options.path}")
@@ -215,12 +219,47 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    tree = safetensors_files.read(options.path)
+    tree = _read_file(options.path)
     with store.Store(options.where, parity=options.parity) as opened:
         version = opened.publish(options.name, tree, version=options.version, keep=options.keep)
         opened.flush(options.name)
     print(f"published {options.path} as {options.name} {version}")
     return 0
+
+
+def _write_file(reader: restoring.Reader, path: pathlib.Path) -> None:
+    """Writes a version to a new file. The names of tensors have dots: `layers.0.weight`."""
+    tensors: dict[str, np.ndarray] = {}
+    for name, leaf in reader.leaves.items():
+        key = ".".join(leaf_names.simple(name))
+        if not leaf.dtype or key in tensors or not key:
+            raise errors.CxlError(
+                f"a safetensors file cannot hold {name}, only arrays, each with its own name:"
+                " read it with Store.read instead, and save it by a library of your choice"
+            )
+        tensors[key] = reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
+    try:
+        _safetensors().save_file(tensors, path)
+    except Exception as error:  # The library raises a type of its own.
+        raise errors.CxlError(f"safetensors cannot write {path}: {error}") from error
+
+
+def _read_file(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a file, and returns a dict of NumPy arrays."""
+    library = _safetensors()
+    try:
+        tensors: dict[str, Any] = library.load_file(path)
+    except Exception as error:  # The library raises a type of its own.
+        raise errors.CxlError(f"safetensors cannot read {path}: {error}") from error
+    return tensors
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise errors.CxlError("this needs safetensors: pip install safetensors") from None
+    return safetensors.numpy
 
 
 def _delete(options: argparse.Namespace) -> int:

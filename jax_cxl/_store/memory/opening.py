@@ -1,18 +1,28 @@
-"""Opens the memory of a store, and checks or writes its superblocks."""
+"""Opens the memory of a store, and checks or writes its superblocks.
 
+Each device has two copies of its superblock.
+"""
+
+import contextlib
 import dataclasses
 import functools
+import itertools
 import time
+from collections.abc import Iterable
+
+import numpy as np
 
 from jax_cxl import _core, _text, errors
 from jax_cxl._job import configuration
 from jax_cxl._job.pool import pool_uri
 from jax_cxl._store import arguments
-from jax_cxl._store.memory import layout, superblocks
+from jax_cxl._store.memory import layout
 from jax_cxl._store.memory.devices import Devices
 
 _SHM = "/dev/shm/jax_cxl_store."
 _POLL_SECONDS = 0.01
+_EMPTY = "it is empty"
+SETTLE_SECONDS = 0.1
 
 
 class AbsentError(errors.StoreError):
@@ -49,7 +59,7 @@ def open_devices(
     _check_parity(where, spec, parity)
     mode = "repair" if repair else "existing" if existing else "normal"
     core = _open_core(where, spec, mode)
-    found, problems, blank = superblocks.read(core)
+    found, problems, blank = _read_superblocks(core)
     if parity is None:
         parity = next(iter(found.values())).parity if found else 0
     if existing and not found:
@@ -70,7 +80,7 @@ def open_devices(
                 f"{problem}, but other paths hold a store, and with parity={parity} only {parity}"
                 " may be lost"
             )
-        elif not found and not problem.endswith(superblocks.EMPTY):
+        elif not found and not problem.endswith(_EMPTY):
             problems[device] = problem
     if problems:
         raise errors.StoreError(
@@ -78,7 +88,7 @@ def open_devices(
             " place, or clear this one by `python -m jax_cxl store format`"
         )
     if not found:
-        superblocks.write(core, parity)
+        write_superblocks(core, parity)
         blank = {}
     devices = Devices(where, core, parity, spec.coherence == "coherent", tuple(blank))
     devices.check_paths()
@@ -116,7 +126,7 @@ def format_devices(where: str, parity: int) -> Devices:
     cleared = Devices(where, core, parity, spec.coherence == "coherent")
     for device in range(core.num_devices):
         cleared.write(device, 0, bytes(layout.SECTIONS_OFFSET))
-    superblocks.write(core, parity)
+    write_superblocks(core, parity)
     del cleared, core
     return open_devices(where, parity)
 
@@ -156,3 +166,88 @@ def _describe(block: layout.Superblock) -> str:
         f"parity={block.parity}, device {block.device} of {block.num_devices},"
         f" {block.device_bytes} bytes each"
     )
+
+
+def _read_superblocks(
+    core: _core.PersistentMemory,
+) -> tuple[dict[int, layout.Superblock], dict[int, str], dict[int, str]]:
+    """Reads superblocks by device; also returns errors of other data, and why devices are blank.
+
+    Other processes of the job may write the superblocks of new memory at the same time. So if only
+    some devices have a superblock, this reads again until nothing changes.
+    """
+    before = None
+    while True:
+        found, problems, blank = {}, {}, {}
+        pages = [_pages(core, device) for device in range(core.num_devices)]
+        for device, copies in enumerate(pages):
+            try:
+                core.check_intact(device)
+                found[device] = _superblock(copies)
+            except errors.PoolCorruptError as error:
+                blank[device] = str(error)
+            except layout.DamagedError as error:
+                blank[device] = f"{core.path(device)}: {error}"
+            except ValueError as error:
+                problems[device] = f"{core.path(device)}: {error}"
+        is_new = not any(map(any, itertools.chain(*pages)))
+        if len(found) == len(pages) or is_new or pages == before:
+            return found, problems, blank
+        time.sleep(SETTLE_SECONDS)
+        before = pages
+
+
+def _superblock(copies: list[bytes]) -> layout.Superblock:
+    """Returns the superblock of a device from its copies."""
+    pages = [page for page in copies if any(page)]
+    if not pages:
+        raise layout.DamagedError(_EMPTY)
+    for page in pages[:-1]:
+        with contextlib.suppress(ValueError):
+            return layout.Superblock.from_bytes(page)
+    return layout.Superblock.from_bytes(pages[-1])
+
+
+def write_superblocks(
+    core: _core.PersistentMemory, parity: int, devices: Iterable[int] | None = None
+) -> None:
+    """Writes the superblocks of these devices, by default of all devices."""
+    devices = range(core.num_devices) if devices is None else list(devices)
+    for device in devices:
+        page = np.frombuffer(_page_of(core, parity, device), np.uint8)
+        for offset in layout.SUPERBLOCK_OFFSETS:
+            core.write(device, offset, page)
+    for device in devices:
+        if _pages(core, device)[0] != _page_of(core, parity, device):
+            raise errors.StoreError(
+                f"{core.path(device)} is the same memory as another path: name each memory once"
+            )
+
+
+def damaged_superblocks(devices: Devices) -> list[tuple[int, int]]:
+    """Returns devices and offsets of damaged copies of superblocks. Ignores lost devices."""
+    found = []
+    for device in devices.usable:
+        right = _page_of(devices.core, devices.parity, device)
+        pages = _pages(devices.core, device)
+        for offset, page in zip(layout.SUPERBLOCK_OFFSETS, pages, strict=True):
+            if device not in devices.blank and page != right:
+                found.append((device, offset))
+    return found
+
+
+def _pages(core: _core.PersistentMemory, device: int) -> list[bytes]:
+    """Returns the pages in which a device has its superblock; zeros if its path is lost."""
+    page = np.empty(layout.PAGE_BYTES, np.uint8)
+    pages = []
+    for offset in layout.SUPERBLOCK_OFFSETS:
+        try:
+            core.read(device, offset, page)
+        except errors.PoolCorruptError:
+            page[:] = 0
+        pages.append(page.tobytes())
+    return pages
+
+
+def _page_of(core: _core.PersistentMemory, parity: int, device: int) -> bytes:
+    return layout.Superblock(parity, core.num_devices, device, core.device_bytes).to_bytes()

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from jax_cxl._store.reading import geometry, into_gpus
-from jax_cxl._store.reading.restoring import MisfitError, Reader
-from jax_cxl._store.reading.structure import Structure
+from jax_cxl._store.reading.restoring import MisfitError, Reader, Structure
 from jax_cxl._store.trees import leaves, names, tensors
 
 
