@@ -20,7 +20,6 @@ from jax_cxl._store.reading.restoring import MisfitError, Reader
 from jax_cxl._store.reading.reusing import NOTHING, Begin, Reusable, Source
 from jax_cxl._store.reading.version import Pending, Version
 from jax_cxl._store.trees import names
-from jax_cxl._store.writing.problems import in_words
 
 Result = TypeVar("Result")
 
@@ -153,16 +152,36 @@ def read_version(
     first = len(writers) < 2 or writers[0] == agreement.own()
     tried: set[Record] = set()
     problem: Exception | None = None
+
+    def choose(leases: contextlib.ExitStack) -> list[tuple[Section, Records]]:
+        """Leases the version to read, and returns it; returns nothing if there is none."""
+        while True:
+            # Newer versions may have replaced those found before, so look again each time.
+            section, found = look()
+            left = [records for records in found if records[0] not in tried]
+            if not left:
+                return []
+            if leases.enter_context(leased(section, left[0])):
+                return [(section, left[0])]
+
+    def read_chosen(number: int, chosen: list[tuple[Section, Records]]) -> Result:
+        """Reads the version that the first process has chosen; adds it to `chosen` elsewhere."""
+        if not chosen:
+            section = find()
+            records = section.version(number) if section else None
+            if section is None or records is None:
+                raise other_memory(section.text if section else "the store", writers)
+            chosen.append((section, records))
+        return read(*chosen[0])
+
     while True:
         # The lease of the first process keeps the version until all have read it.
         with contextlib.ExitStack() as leases:
-            choose = functools.partial(_choose, look, tried, leases) if first else list
-            chosen = _on_all(writers, choose)
+            chosen = _on_all(writers, functools.partial(choose, leases) if first else list)
             ((number,), *_) = _gather(writers, [chosen[0][1][0].number if chosen else 0])
             if not number:
                 break
-            step = functools.partial(_read_chosen, read, chosen, find, number, writers)
-            result, error = _try(writers, step, chosen)
+            result, error = _try(writers, functools.partial(read_chosen, number, chosen), chosen)
             if error is None:
                 return number, result
             if _kind(error) != _DAMAGED:
@@ -178,39 +197,6 @@ def read_version(
     if problem is not None:
         raise problem
     return None
-
-
-def _choose(
-    look: Callable[[], tuple[Section, list[Records]]],
-    tried: set[Record],
-    leases: contextlib.ExitStack,
-) -> list[tuple[Section, Records]]:
-    """Leases the version to read, and returns it; returns nothing if there is none."""
-    while True:
-        # Newer versions may have replaced those that were found before, so look again each time.
-        section, found = look()
-        left = [records for records in found if records[0] not in tried]
-        if not left:
-            return []
-        if leases.enter_context(leased(section, left[0])):
-            return [(section, left[0])]
-
-
-def _read_chosen(
-    read: Callable[[Section, Records], Result],
-    chosen: list[tuple[Section, Records]],
-    find: Callable[[], Section | None],
-    number: int,
-    writers: Sequence[int],
-) -> Result:
-    """Reads the version that the first process has chosen, and adds it to `chosen` elsewhere."""
-    if not chosen:
-        section = find()
-        records = section.version(number) if section else None
-        if section is None or records is None:
-            raise other_memory(section.text if section else "the store", writers)
-        chosen.append((section, records))
-    return read(*chosen[0])
 
 
 def wait(
@@ -351,7 +337,9 @@ def _try(
     except Exception as error:
         problem = error
     if len(writers) > 1:
-        told = agreement.gather_bytes(bytes([_kind(problem)]) + in_words(problem).encode())
+        told = agreement.gather_bytes(
+            bytes([_kind(problem)]) + agreement.in_words(problem).encode()
+        )
         worst = max(told, key=lambda each: each[0])
         if worst[0] > _kind(problem):
             make = (errors.StoreError, MisfitError, errors.CxlError)[worst[0] - 1]

@@ -12,7 +12,6 @@ from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.writing.problems import on_all, raise_first
 
 if TYPE_CHECKING:
     # A process that only reads starts faster without these modules.
@@ -139,13 +138,13 @@ class Names:
             publisher.close()
             writers = agreement.processes()
             # Wait until all processes have closed their publishers.
-            raise_first(writers, None, "could not delete")
+            agreement.raise_first(writers, None, "could not delete")
 
             def delete() -> None:
                 if writers[0] == agreement.own():
                     self._delete(name)
 
-            on_all(writers, delete, "could not delete")
+            agreement.on_all(writers, delete, "could not delete")
 
     def close(self) -> None:
         """Closes the publishers."""
@@ -191,7 +190,9 @@ class Names:
         except Exception as error:
             problem = error
         own = json.dumps([needed, kept, repr(name)]).encode()
-        told = list(map(json.loads, raise_first(writers, problem, "could not publish", own)))
+        told = list(
+            map(json.loads, agreement.raise_first(writers, problem, "could not publish", own))
+        )
         for side, other in enumerate(told):
             if other[1:] != told[0][1:]:
                 texts = [f"keep={each[1]} and the name {each[2]}" for each in (told[0], other)]
@@ -209,8 +210,8 @@ class Names:
                 raise following.other_memory(repr(devices.where), writers)
             return section
 
-        made = on_all(writers, create, "could not publish")
-        section = on_all(writers, find, "could not publish")
+        made = agreement.on_all(writers, create, "could not publish")
+        section = agreement.on_all(writers, find, "could not publish")
         if keep is not None:
             _check_keep(section, keep)
         return section

@@ -15,7 +15,7 @@ from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.store import Store, names_of
 from jax_cxl._store.trees import leaves, place
-from jax_cxl._store.trees.description import Description
+from jax_cxl._store.trees.flatten import Description
 from jax_cxl._store.writing import fence, saving
 from jax_cxl._table.columns import Column
 from jax_cxl._table.open_table import ROWS

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jax_cxl._compat.tracing import Var
 from jax_cxl._store.trees import flatten, leaves
-from jax_cxl._store.trees.description import Description
+from jax_cxl._store.trees.flatten import Description
 from jax_cxl._tier import arrays, copying, dataflow, separation
 from jax_cxl._tier.arrays import Spec
 

@@ -6,8 +6,9 @@ tests/store/layout_test.py tests damaged descriptions.
 from absl.testing import absltest, parameterized
 
 from jax_cxl import errors
-from jax_cxl._store.trees import description, leaves
+from jax_cxl._store.trees import leaves
 from jax_cxl._store.trees.leaves import Leaf, Shard
+from jax_cxl._store.writing import save_agreement
 
 HALVES = Shard(((0, 2),), (0,)), Shard(((2, 4),), (1,))
 LEAVES = [
@@ -36,7 +37,7 @@ class DirectoryTest(parameterized.TestCase):
 
 class MergedTest(parameterized.TestCase):
     def merged(self, *told):
-        return description.merge(told, (0, 2), whole=False)
+        return save_agreement.merge(told, (0, 2), whole=False)
 
     def test_equal_trees(self):
         other = [leaf._replace(value=None) for leaf in LEAVES]
@@ -81,7 +82,7 @@ class MergedTest(parameterized.TestCase):
             errors.MismatchError, "^processes 0 and 2 save .* first leaf"
         ) as raised:
             self.merged(LEAVES, other)
-        before = description.describe(LEAVES[position])
+        before = save_agreement.describe(LEAVES[position])
         self.assertEqual(raised.exception.calls, (before, text))
 
     def test_shards_that_differ(self):

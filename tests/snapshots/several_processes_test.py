@@ -13,10 +13,10 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
+from jax_cxl._store import agreement
 from jax_cxl._store.memory import section
 from jax_cxl._store.reading import rebuilding, restoring
 from jax_cxl._store.trees import flatten
-from jax_cxl._store.writing import problems
 from jax_cxl._store.writing.save_agreement import read_note, write_note
 
 COUNT = 3
@@ -211,7 +211,7 @@ class SnapshotsTest(Case):
     def test_a_deletion_is_the_same_error_on_all(self):
         def run(own):
             problem = section.DeletedError("it was deleted") if own == 1 else None
-            problems.raise_first(range(COUNT), problem, "could not save")
+            agreement.raise_first(range(COUNT), problem, "could not save")
 
         self.all_raise(run, *[(section.DeletedError, "it was deleted")] * COUNT)
 

@@ -1,4 +1,4 @@
-"""Splits a tree into the leaves that a snapshot stores."""
+"""Splits a tree into the leaves that a snapshot stores, and describes them."""
 
 import dataclasses
 import functools
@@ -9,11 +9,64 @@ import numpy as np
 
 from jax_cxl._job import platforms
 from jax_cxl._store import agreement, frameworks
-from jax_cxl._store.trees import leaves, pytrees, tensors
-from jax_cxl._store.trees.description import Description
+from jax_cxl._store.memory import checksum, layout
+from jax_cxl._store.trees import leaves, place, pytrees, tensors
 
 if TYPE_CHECKING:
     import jax
+
+# Bytes reserved for Python values. The values change from step to step, but the memory that a tree
+# needs should not.
+_ROOM_FOR_VALUES = 4096
+# Python values with at most this many characters of JSON certainly fit into `_ROOM_FOR_VALUES`,
+# however well zlib compresses the text around them.
+_SHORT_VALUES = 512
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Description:
+    """The leaves of a tree, and what follows from them. It contains no Python values."""
+
+    leaves: tuple[leaves.Leaf, ...]
+    writers: tuple[int, ...]
+    whole: bool
+
+    @functools.cached_property
+    def digest(self) -> int:
+        """Checksum of the directory without its Python values."""
+        return checksum.of(self._structure.encode())
+
+    @functools.cached_property
+    def directory_bytes(self) -> int:
+        """Size that the directory would have if all Python values were None."""
+        return len(self.directory([None for leaf in self.leaves if not leaf.dtype]))
+
+    def directory(self, values: Sequence[Any]) -> bytes:
+        """Returns the directory of a version with these Python values."""
+        return leaves.encode(self._structure, values)
+
+    @functools.cached_property
+    def _structure(self) -> str:
+        return leaves.structure(self.leaves, self.writers, self.whole)
+
+    @functools.cached_property
+    def _placements(self) -> dict[int, place.Placement]:
+        return {}
+
+    def section_bytes(self, values: Sequence[Any], geometry: layout.Geometry) -> int:
+        """Returns how many bytes of each device a section needs for versions of this tree."""
+        directory_bytes = self.directory_bytes + _ROOM_FOR_VALUES
+        if len(leaves.values_text(values)) > _SHORT_VALUES:
+            directory_bytes = max(directory_bytes, len(self.directory(values)))
+        placement = self.placement(geometry.blocks_per_row)
+        return geometry.bytes_for(placement.total_rows(directory_bytes))
+
+    def placement(self, blocks_per_row: int) -> place.Placement:
+        """Returns where the bytes of the tree go."""
+        if blocks_per_row not in self._placements:
+            made = place.place(self.leaves, len(self.writers), blocks_per_row, self.whole)
+            self._placements[blocks_per_row] = made
+        return self._placements[blocks_per_row]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ from jax_cxl._store.memory import layout, opening
 from jax_cxl._store.memory.layout import Claim
 from jax_cxl._store.memory.section import OvertakenError, Section, differing
 from jax_cxl._store.trees import flatten, place, pytrees
-from jax_cxl._store.trees.description import Description
-from jax_cxl._store.writing import fence, problems, saving, streaming
+from jax_cxl._store.trees.flatten import Description
+from jax_cxl._store.writing import fence, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 
 Batches = TypeVar("Batches", bound=Iterable[saving.Batch])
@@ -233,12 +233,12 @@ class Publisher:
             # A lost process may have begun a save that no other process has begun.
             last = max(last, self._section.last_number())
             claimed = fence.newest(self._section)
-        own_words = [operation, str(geometry), problems.in_words(problem)]
+        own_words = [operation, str(geometry), agreement.in_words(problem)]
         own_state = [last, layout.random_word(), claimed]
         data = json.dumps([own_words, own_state]).encode()
         words, states = zip(*map(json.loads, agreement.gather_bytes(data)), strict=True)
         writers = tuple(agreement.processes())
-        problems.check_words(words, writers, problem)
+        agreement.check_words(words, writers, problem)
         lasts, tokens, claims = zip(*states, strict=True)
         self.last = self._agreed = max(lasts)
         section = self.section
@@ -271,7 +271,7 @@ class Publisher:
 
     def _claim(self, together: SaveAgreement, problem: Exception | None) -> None:
         """Claims the section for this job, on all processes or on none."""
-        problems.raise_first(together.writers, problem, "could not save")
+        agreement.raise_first(together.writers, problem, "could not save")
         section = self.section
         fields = b""
         if together.own == 0:
@@ -286,7 +286,7 @@ class Publisher:
                 fields = self._own_claim.to_bytes()
             except errors.CxlError as error:
                 problem = error
-        told = problems.raise_first(together.writers, problem, "could not save", fields)
+        told = agreement.raise_first(together.writers, problem, "could not save", fields)
         claim = section.claim = Claim.from_bytes(told[0])
         assert claim is not None
         # A later job may have overwritten the claim already. The next write notices that.

@@ -6,9 +6,10 @@ write, it leaves a note in the memory, because they are in no exchange then.
 """
 
 import contextlib
+import itertools
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax_cxl import errors
@@ -18,9 +19,11 @@ from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.memory.layout import Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves
-from jax_cxl._store.trees.description import Description, merge
+from jax_cxl._store.trees.flatten import Description
+from jax_cxl._store.trees.leaves import Leaf
 
 _POLL_SECONDS = 0.0005
+_ABSENT = "no leaf"
 _EXCHANGES = 2  # of each save
 _CAN, _CANNOT = b"\0", b"\1"
 # A note: one, so that the first word shows that the rest is there; token; bytes of text.
@@ -127,6 +130,71 @@ class SaveAgreement:
         return merge(
             [leaves.decode(data[8:])[0] for data in told], self.writers, flat.description.whole
         )
+
+
+def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool) -> Description:
+    """Returns one description from the descriptions of all processes.
+
+    Descriptions of the same tree differ if all devices of an array belong to one process: that
+    process describes the array as an array of its own, and the other processes do not.
+    """
+    merged = []
+    for row in itertools.zip_longest(*told):
+        leaf = row[0] if len(set(map(repr, row))) == 1 else _in_one_process(row)
+        if leaf is None:
+            other = next(i for i, leaf in enumerate(row) if repr(leaf) != repr(row[0]))
+            raise _mismatch(writers, (0, other), (row[0], row[other]))
+        merged.append(leaf._replace(value=None))
+    return Description(tuple(merged), writers, whole)
+
+
+def _in_one_process(row: Sequence[Leaf | None]) -> Leaf | None:
+    """Returns the array that `row` describes if all of its devices are in one process, else None.
+
+    `row` contains one leaf of the tree, as each of the processes describes it.
+    """
+    leaf = next((leaf for leaf in row if leaf is not None and not leaf.local), None)
+    if leaf is None or len({w for shard in leaf.shards for w in shard.writers}) != 1:
+        return None
+    (owner,) = {w for shard in leaf.shards for w in shard.writers}
+    shards = leaves.of_each_process(leaf.shards, len(row))
+    expected = [leaf] * len(row)
+    expected[owner] = leaf._replace(local=True, shards=shards)
+    return leaf if list(row) == expected else None
+
+
+def _mismatch(
+    writers: Sequence[int], sides: tuple[int, int], of: Sequence[Leaf | None]
+) -> errors.MismatchError:
+    texts = [describe(leaf) for leaf in of]
+    if texts[0] == texts[1]:
+        texts = [f"{text} in {_shards(leaf)}" for text, leaf in zip(texts, of, strict=True)]
+    return agreement.mismatch(
+        writers, sides, texts, "save different trees. The first leaf that differs"
+    )
+
+
+def describe(leaf: Leaf | None) -> str:
+    """Returns a leaf in words."""
+    if leaf is None:
+        return _ABSENT
+    name = leaf.name or "(the whole tree)"
+    if not leaf.dtype:
+        return f"{name}, the {type(leaf.value).__name__} {leaf.value!r}"
+    kind = f"keys of {leaf.key}" if leaf.key else leaf.dtype
+    parts = [f"{name}, {kind}[{', '.join(map(str, leaf.shape))}]"]
+    parts += ["with a weak type"] if leaf.weak_type else []
+    parts += ["on devices of its own"] if leaf.local else []
+    return " ".join(parts)
+
+
+def _shards(leaf: Leaf | None) -> str:
+    held = [(shard.index, shard.writers) for shard in leaf.shards] if leaf else []
+    text = "; ".join(
+        f"[{', '.join(f'{a}:{b}' for a, b in index)}] of processes {sorted(set(by))}"
+        for index, by in held[:4]
+    )
+    return f"{len(held)} shards ({text}{'; ...' if len(held) > 4 else ''})"
 
 
 def write_note(section: Section, writer: int, token: int, text: str) -> None:

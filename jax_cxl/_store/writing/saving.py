@@ -15,7 +15,7 @@ from jax_cxl._store.memory import checksum, layout, stripes
 from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves, place
-from jax_cxl._store.trees.description import Description
+from jax_cxl._store.trees.flatten import Description
 from jax_cxl._store.writing import device_copies, shard_bytes
 from jax_cxl._store.writing.shard_bytes import (
     DeviceBytes,

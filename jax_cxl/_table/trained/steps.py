@@ -26,7 +26,6 @@ from jax_cxl import errors
 from jax_cxl._store import agreement
 from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.writing import fence
-from jax_cxl._store.writing.problems import on_all
 from jax_cxl._table.columns import Column
 from jax_cxl._table.trained import merging
 from jax_cxl._table.trained.region import Entry, Region
@@ -203,4 +202,4 @@ class Steps:
         region.finish(parts, entry.step)
 
     def _together(self, move: Callable[[], Any]) -> Any:
-        return on_all(self._writers, move, "could not change the table")
+        return agreement.on_all(self._writers, move, "could not change the table")
