@@ -17,8 +17,7 @@ from jax_cxl._store.memory.layout import Record, Records
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, targets
 from jax_cxl._store.reading.restoring import MisfitError, Reader
-from jax_cxl._store.reading.reusing import NOTHING, Begin, Reusable, Source
-from jax_cxl._store.reading.version import Pending, Version
+from jax_cxl._store.reading.version import NOTHING, Begin, Pending, Reusable, Source, Version
 from jax_cxl._store.trees import names
 
 Result = TypeVar("Result")

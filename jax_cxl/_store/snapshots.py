@@ -151,7 +151,7 @@ class Snapshots:
         Processes that replace lost ones call it together with the survivors.
         """
         with contextlib.suppress(opening.AbsentError):
-            return self._agree("latest").newest_version
+            return self._names.agreed(NAME, self._section, "latest").newest_version
         return None
 
     def restore(self, step: int, like: Any) -> Any:
@@ -222,13 +222,10 @@ class Snapshots:
                 operation = f"restore({step})"
         except (TypeError, ValueError) as error:
             problem = error
-        publisher = self._agree(operation, problem)
+        publisher = self._names.agreed(NAME, self._section, operation, problem)
         return publishing.restore(
             publisher, functools.partial(following.build, wanted=wanted), step
         )
-
-    def _agree(self, operation: str, problem: Exception | None = None) -> Publisher:
-        return self._names.agreed(NAME, self._section, operation, problem)
 
     def _section(self, make: bool = False) -> Section:
         """Returns the section of the snapshots. If there is none, makes it or raises."""

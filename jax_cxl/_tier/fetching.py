@@ -10,7 +10,7 @@ import jax
 from jax_cxl._store import agreement
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
-from jax_cxl._store.reading.reusing import Source
+from jax_cxl._store.reading.version import Source
 from jax_cxl._tier import copying
 from jax_cxl._tier.arrays import Spec
 

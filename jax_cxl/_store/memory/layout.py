@@ -146,7 +146,7 @@ class Record:
       directory_bytes: size of the directory, which is in the blocks after the table; 0 unless
         `writer` is 0.
       tree: checksum of the structure of the directory, the same in the records of all processes.
-      replicas: sums of the checksums of replicated arrays (`place.Sums`).
+      replicas: sums of the checksums of replicated arrays (`place.Copy`).
     """
 
     number: int

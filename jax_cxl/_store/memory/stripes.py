@@ -74,14 +74,17 @@ class Stripes:
         return out
 
     def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:
-        """Copies consecutive blocks into `out`, and checks their checksums."""
+        """Copies consecutive blocks into `out`, and checks them. Repairs the copies from parity."""
         size = layout.BLOCK_BYTES
         start = 0
         for device, offset, count in self.runs(blocks):
             self.section.devices.read_into(device, offset, out[start : start + count * size])
             start += count * size
         for number, block in enumerate(blocks):
-            self._check(block, expected[number], out[number * size : (number + 1) * size])
+            found = out[number * size : (number + 1) * size]
+            if self.section.geometry.parity and checksum.of(found) != expected[number]:
+                found[:] = self.rebuild(block)
+            self.check(block, expected[number], found)
 
     def check(self, block: int, expected: int, found: np.ndarray) -> None:
         """Checks a private copy of a block."""
@@ -95,12 +98,6 @@ class Stripes:
             f"block {block} of process {self.writer} is damaged (device {device}, offset {offset}):"
             " restore an older version of the data"
         )
-
-    def _check(self, block: int, expected: int, out: np.ndarray) -> None:
-        """Checks a private copy of a block, and repairs the copy from parity."""
-        if self.section.geometry.parity and checksum.of(out) != expected:
-            out[:] = self.rebuild(block)
-        self.check(block, expected, out)
 
     def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
         """Returns `size` bytes from the start of block `first`, if their checksum is `expected`."""

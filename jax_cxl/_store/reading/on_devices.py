@@ -11,7 +11,7 @@ import numpy as np
 from jax_cxl import _compat
 from jax_cxl._store.reading import on_gpus
 from jax_cxl._store.reading.restoring import MisfitError
-from jax_cxl._store.reading.reusing import Source, check_fits
+from jax_cxl._store.reading.version import Source, check_fits
 from jax_cxl._store.trees import flatten, leaves
 
 

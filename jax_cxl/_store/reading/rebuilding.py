@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_cxl._store import frameworks
 from jax_cxl._store.reading.restoring import MisfitError
-from jax_cxl._store.reading.reusing import Source, check_fits
+from jax_cxl._store.reading.version import Source, check_fits
 from jax_cxl._store.trees import leaves, names, pytrees
 
 

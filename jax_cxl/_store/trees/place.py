@@ -23,7 +23,7 @@ from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.trees.leaves import Leaf, Shard
 
 _ALIGN = 64
-_WORD = (1 << 64) - 1
+WORD = (1 << 64) - 1
 
 
 class Part(NamedTuple):
@@ -157,21 +157,6 @@ def copies(leaves: Sequence[Leaf], writer: int) -> list[Copy]:
     return found
 
 
-class Sums:
-    """The sums that a process writes into its record, from the checksums of its copies."""
-
-    def __init__(self) -> None:
-        self._totals = [0] * layout.REPLICA_SUMS
-
-    def add(self, copy: Copy, value: int) -> None:
-        """Adds the checksum of a copy."""
-        self._totals[copy.column] = (self._totals[copy.column] + copy.factor * value) & _WORD
-
-    def values(self) -> tuple[int, ...]:
-        """Returns the sums."""
-        return tuple(self._totals)
-
-
 def copied_leaves(leaves: Sequence[Leaf], columns: Sequence[int]) -> list[str]:
     """Returns the names of the leaves whose copies contribute to these columns."""
     return [leaves[n].name for n, column in _columns(leaves).items() if column in columns]
@@ -192,4 +177,4 @@ def _columns(leaves: Sequence[Leaf]) -> dict[int, int]:
 
 def _factors(leaf: int, shard: int, count: int) -> list[int]:
     factors = [checksum.of(struct.pack("<3Q", leaf, shard, n)) for n in range(count - 1)]
-    return [*factors, -sum(factors) & _WORD]
+    return [*factors, -sum(factors) & WORD]

@@ -96,7 +96,7 @@ class Save:
         )
         table = np.zeros(data_blocks, np.uint64)
         output = _Output(own, known)
-        sums = place.Sums()
+        sums = [0] * layout.REPLICA_SUMS
         batches = _summed(self.batches, sums)
         if self.on_device:
             device_copies.write_data(own, batches, table)
@@ -124,7 +124,7 @@ class Save:
                 directory_bytes=len(directory),
                 directory_checksum=checksum.of(directory),
                 tree=description.digest,
-                replicas=sums.values(),
+                replicas=tuple(sums),
             )
         )
 
@@ -167,12 +167,12 @@ class Save:
         return table.view(np.uint64)
 
 
-def _summed(batches: Iterable[Batch], sums: place.Sums) -> Iterator[Batch]:
-    """Adds the checksums of each batch to the sums once the batch has been written."""
+def _summed(batches: Iterable[Batch], sums: list[int]) -> Iterator[Batch]:
+    """Adds the checksums of each batch's copies to the sums once the batch has been written."""
     for batch in batches:
         yield batch
         for copy, sum_ in batch.copies:
-            sums.add(copy, sum_())
+            sums[copy.column] = (sums[copy.column] + copy.factor * sum_()) & place.WORD
 
 
 def _blocks(parts: Iterable[tuple[place.Part, Any]]) -> Iterator[np.ndarray]:
