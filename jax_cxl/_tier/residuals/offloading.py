@@ -2,16 +2,16 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
 
-from jax_cxl import _core
+from jax_cxl import _compat, _core
 from jax_cxl._store import arguments
 from jax_cxl._store.store import Store, names_of
-from jax_cxl._tier.residuals import names as named_values
 from jax_cxl._tier.residuals.primitives import Value, offload_p
 from jax_cxl._tier.residuals.rings import Ring
 
@@ -124,7 +124,7 @@ class _Offloaded:
     def prepared(self, f: Callable[..., Any], flat: Sequence[Any]) -> tuple[Any, Any]:
         """Returns a function that marks the named values, and the structure of its results."""
         closed, out = jax.make_jaxpr(f, return_shape=True)(*flat)
-        found = [each for each in named_values.named(closed.jaxpr) if each[0] in self.shardings]
+        found = [each for each in _named(closed.jaxpr) if each[0] in self.shardings]
         if missing := self.shardings.keys() - {name for name, *_ in found}:
             raise ValueError(
                 f"{getattr(self.f, '__name__', self.f)} names no value {min(missing)!r}: name it"
@@ -139,7 +139,7 @@ class _Offloaded:
             value = Value(name, next(numbers), ring, self._sharding_of(name, eqn.outvars[0].aval))
             return eqn.replace(primitive=offload_p, params={"value": value})
 
-        marked = closed.replace(jaxpr=named_values.replace(closed.jaxpr, replaced))
+        marked = closed.replace(jaxpr=_replace(closed.jaxpr, replaced))
         return core.jaxpr_as_fun(marked), jax.tree.structure(out)
 
     def _sharding_of(self, name: str, aval: Any) -> jax.sharding.NamedSharding | None:
@@ -154,7 +154,7 @@ class _Offloaded:
         unit = _core.RESIDUAL_ALIGNMENT
         needed = 0
         for name, aval, times in found:
-            size = named_values.bytes_of(aval, self._sharding_of(name, aval))
+            size = _bytes_of(aval, self._sharding_of(name, aval))
             needed += self.calls * times * -(-size // unit) * unit
         for ring in self._rings:
             if ring.bytes >= needed:
@@ -166,3 +166,64 @@ class _Offloaded:
         )
         self._rings.append(Ring(names_of(self.store).made(), needed, what))
         return self._rings[-1]
+
+
+def _named(jaxpr: Any, calls: int = 1) -> Iterator[tuple[str, Any, int]]:
+    """Yields name and type of each named value, and how many times the function computes it."""
+    for eqn in jaxpr.eqns:
+        if (name := _compat.checkpoint.name_of(eqn)) is not None:
+            yield name, eqn.outvars[0].aval, calls
+        inner = calls * eqn.params["length"] if eqn.primitive.name == "scan" else calls
+        for each in _inner(eqn):
+            yield from _named(each, inner)
+
+
+def _replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
+    """Returns a jaxpr with other equations in place of those that name values."""
+
+    def of(x: Any) -> Any:
+        if isinstance(x, core.ClosedJaxpr) and not isinstance(x, core.Jaxpr):
+            return x.replace(jaxpr=_replace(x.jaxpr, replaced))
+        if isinstance(x, core.Jaxpr):
+            return _replace(x, replaced)
+        if isinstance(x, tuple | list):
+            return type(x)(map(of, x)) if any(map(_is_jaxpr, x)) else x
+        return x
+
+    eqns = []
+    for eqn in jaxpr.eqns:
+        if (name := _compat.checkpoint.name_of(eqn)) is not None:
+            eqns.append(replaced(eqn, name))
+        elif any(True for _ in _inner(eqn)):
+            eqns.append(eqn.replace(params={key: of(x) for key, x in eqn.params.items()}))
+        else:
+            eqns.append(eqn)
+    return jaxpr.replace(eqns=eqns)
+
+
+def _inner(eqn: Any) -> Iterator[Any]:
+    for x in eqn.params.values():
+        for each in x if isinstance(x, tuple | list) else (x,):
+            if _is_jaxpr(each):
+                yield getattr(each, "jaxpr", each)
+
+
+def _is_jaxpr(x: Any) -> bool:
+    return isinstance(x, core.Jaxpr | core.ClosedJaxpr)
+
+
+def _bytes_of(aval: Any, sharding: jax.sharding.Sharding | None) -> int:
+    """Returns the bytes of a value on each device."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        raise TypeError(
+            f"an array of {aval.dtype} cannot be offloaded: name its key data (jax.random.key_data)"
+            " instead"
+        )
+    bits = jax.dtypes.itemsize_bits(aval.dtype)
+    if bits % 8:
+        raise TypeError(
+            f"an array of {aval.dtype} cannot be offloaded: convert it to elements of whole bytes,"
+            " such as int8, and name the result instead"
+        )
+    shape = aval.shape if sharding is None else sharding.shard_shape(aval.shape)
+    return math.prod(shape) * bits // 8
