@@ -12,7 +12,6 @@
 #include <utility>
 #include <variant>
 
-#include "cc/nccl/calls/batches.h"
 #include "cc/nccl/communicator_pool.h"
 #include "cc/nccl/interface/settings.h"
 

@@ -13,7 +13,6 @@
 #include "cc/nccl/bootstrap.h"
 #include "cc/nccl/group.h"
 #include "cc/nccl/interface/abi.h"
-#include "cc/nccl/interface/config.h"
 #include "cc/nccl/interface/results.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/unique_id.h"

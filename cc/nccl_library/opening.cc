@@ -15,7 +15,6 @@
 
 #include "cc/base/cuda/current_device.h"
 #include "cc/nccl/compare/comparison.h"
-#include "cc/nccl/compare/cuda/cuda_comparer.h"
 #include "cc/nccl/cuda/cuda_device.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl_library/exported.h"

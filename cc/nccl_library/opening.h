@@ -3,7 +3,7 @@
 
 #include "cc/base/status.h"
 #include "cc/nccl/communicator.h"
-#include "cc/nccl/interface/config.h"
+#include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/unique_id.h"
 
 namespace jax_cxl::nccl {

@@ -142,7 +142,6 @@ NB_MODULE(_core, m) {
   BindRuntime(m);
   BindRecorded(m);
   BindPersistentMemory(m);
-  BindSessions(m);
   BindTables(m);
   BindResiduals(m);
   BindDispatchErrors(m);

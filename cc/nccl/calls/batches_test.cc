@@ -1,7 +1,5 @@
 // Sanitizers: address
 
-#include "cc/nccl/calls/batches.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <set>
 #include <utility>
 #include <vector>
+
+#include "cc/nccl/calls/operation.h"
 
 namespace jax_cxl::nccl {
 namespace {

@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cc/nccl/calls/types.h"
-#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/calls/operation.h"
 
 namespace jax_cxl::nccl {
 namespace {

@@ -4,7 +4,6 @@
 #include <ios>
 #include <sstream>
 
-#include "cc/nccl/calls/types.h"
 #include "cc/nccl/interface/abi.h"
 #include "cc/plan/plan.h"
 

@@ -74,6 +74,10 @@ class Comparer {
   virtual Found found() const = 0;
 };
 
+// Returns a GPU, as it compares results (cuda/cuda_comparer.cu). `ordinal` is
+// the number of the device in this process.
+Result<std::unique_ptr<Comparer>> MakeCudaComparer(int ordinal);
+
 // Has every n-th call of a communicator repeated by NVIDIA's library, and
 // compares the results on the device. The ranks have the same n (Facts), and
 // number their calls alike: collectives in their order, and sends in the order

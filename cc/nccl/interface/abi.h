@@ -1,8 +1,11 @@
 #ifndef JAX_CXL_NCCL_INTERFACE_ABI_H_
 #define JAX_CXL_NCCL_INTERFACE_ABI_H_
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 // The part of NCCL's binary interface that programs and this library share
 // (NCCL 2.21 to 2.32). The values are those of nccl.h.
@@ -41,6 +44,40 @@ struct NcclConfig {
   int blocking;
 };
 inline constexpr uint32_t kConfigMagic = 0xcafebeef;
+
+// A copy of a program's ncclConfig_t. In a group, the program may free the
+// original before the communicator is made.
+class Config {
+ public:
+  // `given` may be null.
+  explicit Config(const NcclConfig* given) : given_(given != nullptr) {
+    if (!given_) return;
+    // Without the magic, the size is not known.
+    const size_t size =
+        given->magic == kConfigMagic ? given->size : sizeof(NcclConfig);
+    std::memcpy(bytes_.data(), given, std::min(size, bytes_.size()));
+  }
+
+  // Returns null if the program gave none.
+  const NcclConfig* get() const {
+    return given_ ? reinterpret_cast<const NcclConfig*>(bytes_.data())
+                  : nullptr;
+  }
+  // Returns false if the program asks for a communicator that never blocks.
+  bool blocking() const {
+    return !given_ || get()->magic != kConfigMagic || get()->blocking != 0;
+  }
+  // Makes the config ask for a blocking communicator, whatever the program asks
+  // for.
+  void MakeBlocking() {
+    if (!blocking()) reinterpret_cast<NcclConfig*>(bytes_.data())->blocking = 1;
+  }
+
+ private:
+  bool given_;
+  // Larger than the structure of any version.
+  alignas(NcclConfig) std::array<std::byte, 1024> bytes_ = {};
+};
 
 // The first word of a communicator of this library. NCCL's own communicators
 // begin with another one.

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "cc/nccl/interface/config.h"
+#include "cc/nccl/interface/abi.h"
 #include "cc/nccl/interface/real_library.h"
 #include "cc/nccl/interface/settings.h"
 #include "cc/nccl/interface/unique_id.h"

@@ -29,13 +29,12 @@ inline nanobind::dict StatsDict(const comm::Stats& stats) {
   return values;
 }
 
-// Each function adds what the file of its name has to the module. jax_cxl._core
-// and jax_cxl._cuda each have tables and residuals of their own.
+// Each function adds its part to the module. jax_cxl._core and jax_cxl._cuda
+// each have tables and residuals of their own.
 void BindPool(nanobind::module_& m);
 void BindRuntime(nanobind::module_& m);
 void BindRecorded(nanobind::module_& m);
 void BindPersistentMemory(nanobind::module_& m);
-void BindSessions(nanobind::module_& m);
 void BindTables(nanobind::module_& m);
 void BindResiduals(nanobind::module_& m);
 void BindDispatchErrors(nanobind::module_& m);

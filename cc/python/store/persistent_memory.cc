@@ -1,6 +1,7 @@
 #include "cc/store/memory/persistent_memory.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -10,12 +11,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/pool/coherence/coherence.h"
 #include "cc/python/job/pool.h"
 #include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
+#include "cc/store/memory/sessions.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,6 +26,7 @@ using namespace nb::literals;
 namespace jax_cxl {
 
 using pool::PersistentMemory;
+using pool::Sessions;
 
 void BindPersistentMemory(nb::module_& m) {
   nb::class_<PersistentMemory>(m, "PersistentMemory",
@@ -110,6 +114,28 @@ void BindPersistentMemory(nb::module_& m) {
           "ordinal of a GPU for which the memory is registered, or None.",
           "device"_a, "offset"_a, "shape"_a, "code"_a, "bits"_a, "gpu"_a.none(),
           "owner"_a);
+  nb::class_<Sessions::Lease>(m, "Lease", "A lease of a session.");
+  nb::class_<Sessions>(m, "Sessions",
+                       "The processes that use persistent memory "
+                       "(cc/store/memory/sessions.h).")
+      .def(nb::init<const PersistentMemory&, std::vector<int>, uint64_t>(),
+           "memory"_a, "devices"_a, "offset"_a, nb::keep_alive<1, 2>())
+      .def(
+          "enter",
+          [](Sessions& self) -> Result<std::pair<int, uint64_t>> {
+            CXL_ASSIGN_OR_RETURN(const Sessions::Own own, self.Enter());
+            return std::pair(own.slot, own.identity);
+          },
+          Unlocked())
+      .def("add_lease", &Sessions::AddLease, "what"_a, Unlocked())
+      .def("remove_lease", &Sessions::RemoveLease, "lease"_a)
+      .def("holds", &Sessions::Holds, "lease"_a)
+      .def("holders_of", &Sessions::HoldersOf, "what"_a, Unlocked())
+      .def("living", &Sessions::Living, "slot"_a, "identity"_a)
+      .def("lock", &Sessions::Lock, "timeout_s"_a, Unlocked())
+      .def("unlock", &Sessions::Unlock)
+      .def("check_locked", &Sessions::CheckLocked)
+      .def("damaged", &Sessions::Damaged, Unlocked());
 }
 
 }  // namespace jax_cxl

@@ -7,7 +7,7 @@
 #include "cc/base/cuda/current_device.h"
 #include "cc/base/cuda/device_memory.h"
 #include "cc/engine/cuda/executor.h"
-#include "cc/nccl/compare/cuda/cuda_comparer.h"
+#include "cc/nccl/compare/comparison.h"
 #include "cc/nccl/cuda/stream_order.h"
 #include "cc/pool/layout/geometry.h"
 

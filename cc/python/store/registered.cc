@@ -1,3 +1,5 @@
+#include "cc/python/shared/registered.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -6,8 +8,8 @@
 
 #include "cc/python/shared/bindings.h"
 #include "cc/python/shared/errors.h"
-#include "cc/python/shared/registered.h"
 #include "cc/store/memory/persistent_memory.h"
+#include "cc/store/ring/ring.h"
 #include "cc/store/table/column.h"
 #include "cc/store/table/take.h"
 
@@ -19,10 +21,12 @@ namespace {
 
 using pool::PersistentMemory;
 using table::Column;
+using tier::MemoryRing;
 using Rows =
     nb::ndarray<const int64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 
 using TableColumn = Registered<Column>;
+using ResidualRing = Registered<MemoryRing>;
 
 }  // namespace
 
@@ -79,6 +83,25 @@ void BindTables(nb::module_& m) {
           "rows"_a, "out"_a, Unlocked(), "`out` has room for the rows.")
       .def_prop_ro("taken",
                    [](const TableColumn& self) { return self->taken->load(); });
+}
+
+void BindResiduals(nb::module_& m) {
+  m.attr("RESIDUAL_ALIGNMENT") = tier::Ring::kAlignment;
+  nb::class_<ResidualRing>(
+      m, "ResidualRing",
+      "The memory of one device's residuals in a store (cc/store/ring/ring.h).")
+      .def(
+          "__init__",
+          [](ResidualRing* self, const PersistentMemory& memory, uint32_t ring,
+             int32_t device, uint64_t offset, uint64_t rows) {
+            new (self) ResidualRing({ring, device},
+                                    std::make_shared<MemoryRing>(
+                                        ring, device, memory, offset, rows));
+          },
+          "memory"_a, nb::kw_only(), "ring"_a, "device"_a, "offset"_a, "rows"_a,
+          nb::keep_alive<1, 2>(),
+          "`device` is an ordinal of XLA. The ring has `rows` blocks of each "
+          "device of the memory, from `offset` on.");
 }
 
 }  // namespace jax_cxl
