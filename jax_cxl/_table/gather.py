@@ -14,7 +14,6 @@ from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.primitives import (
-    carriers,
     dtypes,
     indices,
     local_lowering,
@@ -42,7 +41,7 @@ def mode_of(name: Any) -> Mode:
 def take(column: Column, ids: Any, mode: Mode, fill_value: Any = None) -> Any:
     """Returns rows of a column, in its dtype, with `fill_value` in mode FILL."""
     dtype = column.dtype
-    carrier = np.dtype(carriers.of(dtype, Op.TAKE_ROWS, ReduceOp.SUM))
+    carrier = np.dtype(dtypes.carrier(dtype, Op.TAKE_ROWS, ReduceOp.SUM))
     fill = np.asarray(_default_fill(dtype) if fill_value is None else fill_value).astype(dtype)
     rows = table_take_p.bind(ids, column=column, mode=mode, fill=fill.tobytes(), dtype=carrier)
     if dtype == carrier:

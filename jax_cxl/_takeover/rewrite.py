@@ -9,7 +9,7 @@ import numpy as np
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
 from jax_cxl._lowering.levels import choice
-from jax_cxl._lowering.primitives import carriers
+from jax_cxl._lowering.primitives import dtypes
 from jax_cxl._takeover import config
 from jax_cxl._takeover.build import Builder, Value
 from jax_cxl._takeover.find import Found
@@ -154,7 +154,7 @@ def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
 
 
 def _carrier(dtype: str, collective: Collective) -> str:
-    carrier = carriers.of(dtype, collective.op, collective.reduce_op)
+    carrier = dtypes.carrier(dtype, collective.op, collective.reduce_op)
     if dtype == "float4_e2m1fn" and carrier == "uint8":
         raise NotTakenError("float4 values are packed two to a byte")
     return carrier

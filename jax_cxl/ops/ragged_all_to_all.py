@@ -18,7 +18,6 @@ from jax_cxl._lowering.primitives import (
     lowering,
     named_axis,
     rank_groups,
-    vmapped_axis,
 )
 from jax_cxl._lowering.primitives.documentation import documented
 from jax_cxl._lowering.primitives.named_axis import AxisName, GroupLists
@@ -271,13 +270,13 @@ def _transpose(ct, operand, output, table, *, axes, groups, size, elements):
 
 def _batch(axis_data, operands, dims, *, axes, groups, size, elements):
     batch = axis_data.size
-    to_front = functools.partial(vmapped_axis.to_front, size=batch)
+    to_front = functools.partial(named_axis.to_front, size=batch)
     bind = functools.partial(_bind, axes=axes, groups=groups, size=size)
     if axis_data.name not in axes and all(d is None for d in dims):
         return bind(*operands, elements=elements), None
     operand, output, table = map(to_front, operands, dims)
     if axis_data.name in axes:
-        vmapped_axis.check("ragged_all_to_all", axis_data.name, axes, groups)
+        named_axis.check_vmapped("ragged_all_to_all", axis_data.name, axes, groups)
         return _exchange(operand, output, table, elements), 0
     # One exchange carries the rows and the slices of all elements of the batch.
     rows, into = (x.reshape(-1, *x.shape[2:]) for x in (operand, output))

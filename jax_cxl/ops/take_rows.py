@@ -18,7 +18,6 @@ from jax_cxl._lowering.primitives import (
     lowering,
     named_axis,
     rank_groups,
-    vmapped_axis,
 )
 from jax_cxl._lowering.primitives.documentation import documented
 from jax_cxl._lowering.primitives.named_axis import AxisName, GroupLists
@@ -162,9 +161,9 @@ def _transpose(ct, table, indices, *published, axes, groups, size):
 
 def _batch(axis_data, operands, dims, *, axes, groups, size):
     batch = axis_data.size
-    to_front = functools.partial(vmapped_axis.to_front, size=batch)
+    to_front = functools.partial(named_axis.to_front, size=batch)
     if axis_data.name in axes:
-        vmapped_axis.check("take_rows", axis_data.name, axes, groups)
+        named_axis.check_vmapped("take_rows", axis_data.name, axes, groups)
         table, indices = map(to_front, operands[:2], dims[:2])
         return take_alone(table.reshape(-1, *table.shape[2:]), indices), 0
     bind = {"axes": axes, "groups": groups, "size": size}

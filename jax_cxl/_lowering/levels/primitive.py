@@ -16,7 +16,6 @@ from jax_cxl._lowering.primitives import (
     lowering,
     named_axis,
     rank_groups,
-    vmapped_axis,
 )
 
 _REDUCE = {
@@ -79,7 +78,7 @@ def make(
         if axis_data.name not in axes:
             return _batched(primitive, x, d, axes=axes, **params)
         groups = params.get("groups")
-        vmapped_axis.check(name, axis_data.name, axes, groups, others=op is Op.ALL_REDUCE)
+        named_axis.check_vmapped(name, axis_data.name, axes, groups, others=op is Op.ALL_REDUCE)
         if op in (Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER):
             reduced = _reduced(reduce_op, x, d, axis_data.size)
             if drops_weak_types() and reduced is not x:

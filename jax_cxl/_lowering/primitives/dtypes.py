@@ -1,13 +1,14 @@
-"""Which element types collectives support, and how reductions treat them."""
+"""Which element types collectives support, in which they travel, and how reductions treat them."""
 
 from typing import Any
 
 import jax
 import numpy as np
 
-from jax_cxl._lowering.contract import DTYPES, ReduceOp
+from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
 
-# Elements of less than a byte: they travel in a wider dtype (carriers.py).
+# Elements of less than a byte. XLA packs them in its own way, so they travel in a wider dtype, the
+# carrier.
 PACKED_DTYPES = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")
 
 
@@ -38,6 +39,25 @@ def check_reduction(op: str, reduce_op: ReduceOp, dtype: Any) -> None:
     else:
         return
     raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}{advice}")
+
+
+def carrier(dtype: Any, op: Op, reduce_op: ReduceOp = ReduceOp.SUM) -> str:
+    """Returns the dtype in which arrays of `dtype` travel: `dtype`, or one that holds its values.
+
+    Integers wrap around in the carrier as in their own dtype. Floats round once, when the result is
+    converted back.
+    """
+    name = str(dtype)
+    if name in ("int2", "int4"):
+        return "int8"
+    if name in ("uint2", "uint4"):
+        return "uint8"
+    if name == "float4_e2m1fn":
+        return "float32" if op.reduces else "uint8"
+    if name == "float8_e8m0fnu" and op.reduces:
+        # This dtype cannot represent zero, so its sums and products are computed in float32.
+        return "float32" if reduce_op in (ReduceOp.SUM, ReduceOp.PROD) else name
+    return name
 
 
 def accumulator(dtype: Any) -> Any:

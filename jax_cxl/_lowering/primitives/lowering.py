@@ -21,7 +21,7 @@ from jax.interpreters import mlir
 from jax_cxl._job import lifecycle, lowered_programs, platforms
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
-from jax_cxl._lowering.primitives import carriers, dtypes, local_lowering
+from jax_cxl._lowering.primitives import dtypes, local_lowering
 
 # Primitive -> its lowering rule.
 RULES: dict[Any, Callable] = {}
@@ -87,7 +87,7 @@ def between(
         return local_lowering.local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x)
     if n == 1:
         return local_lowering.local(ctx, lambda v: lax.reshape(v, aval_out.shape), x)
-    carrier = carriers.of(aval_in.dtype, op, reduce_op)
+    carrier = dtypes.carrier(aval_in.dtype, op, reduce_op)
 
     def lower(ctx, x):
         only_starts = len(ctx.avals_out) > 1
@@ -108,7 +108,7 @@ def between(
         made = attributes(ctx, name, op, ranks, reduce_op=reduce_op, **sizes, **settings)
         return call(ctx, x, **made)
 
-    return carriers.carried(ctx, carrier, lower, x)
+    return local_lowering.carried(ctx, carrier, lower, x)
 
 
 def call_rows(
@@ -120,7 +120,7 @@ def call_rows(
     result, its scratch memory.
     """
     table: Any = ctx.avals_in[0]
-    carrier = carriers.of(table.dtype, op)
+    carrier = dtypes.carrier(table.dtype, op)
 
     def lower(ctx, *operands):
         result, *token = ctx.avals_out
@@ -144,7 +144,7 @@ def call_rows(
         results = call(ctx.replace(avals_out=avals_out), *operands, **made)
         return [results[0], *results[1 + len(scratch) :]]
 
-    return carriers.carried(ctx, carrier, lower, *operands)
+    return local_lowering.carried(ctx, carrier, lower, *operands)
 
 
 def attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> dict[str, Any]:

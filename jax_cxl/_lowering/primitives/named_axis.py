@@ -112,6 +112,25 @@ def manual(axes: Axes) -> Axes:
     return tuple(axis for axis in axes if axis in names)
 
 
+def check_vmapped(name: str, axis: Any, axes: Any, groups: Any, *, others: bool = False) -> None:
+    """Checks that a collective over an axis of vmap has no groups, and no unwanted other axes."""
+    if groups is not None:
+        raise NotImplementedError(
+            f"jax_cxl.{name}: axis_index_groups do not work over the axis {axis!r} of jax.vmap."
+            " Leave the groups out, or use a mesh axis."
+        )
+    if len(axes) > 1 and not others:
+        raise NotImplementedError(
+            f"jax_cxl.{name} over {axes}, of which {axis!r} is an axis of jax.vmap: call it once"
+            " for each axis."
+        )
+
+
+def to_front(x: Any, d: int | None, size: int) -> Any:
+    """Returns x with its batch dimension d first. If d is None, it repeats x `size` times."""
+    return jax.numpy.broadcast_to(x, (size, *x.shape)) if d is None else jax.numpy.moveaxis(x, d, 0)
+
+
 def varying(x: Any) -> frozenset:
     """Returns the axes over which x varies. Without check_vma there are none."""
     return jax.typeof(x).manual_axis_type.varying if _compat.tracing.check_vma() else frozenset()
