@@ -114,10 +114,7 @@ class Names:
             publisher = self._publishers.get(name) if isinstance(name, str) else None
             if publisher is None or publisher.is_absent:
                 section = self._create(name, describe, keep, more_blocks)
-                from jax_cxl._store.writing.publisher import Publisher
-
-                publisher = self._publishers[name] = Publisher(section)
-                return publisher
+                return self.found(name, lambda: section)
         if keep is not None:
             _check_keep(publisher.section, keep)
         return publisher

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import types
 import weakref
 from typing import Any, Self
 
@@ -154,7 +155,10 @@ class _Held:
             return np.empty(leaf.shape, leaves.dtype_of(leaf.dtype))
         device, offset, size = self._find(leaf)
         address = self.devices.core.address(device, offset)
-        over = _Bytes(address, size, self)
+        read_only = True
+        bytes_ = {"data": (address, read_only), "shape": (size,), "typestr": "|u1", "version": 3}
+        # The arrays that NumPy makes keep this object alive.
+        over = types.SimpleNamespace(__array_interface__=bytes_, held=self)
         dtype = leaves.dtype_of(leaf.dtype)
         return np.asarray(over).view(dtype).reshape(leaf.shape)
 
@@ -196,19 +200,6 @@ class _Held:
         device, offset = own.place(first)
         self._used.add(device)
         return device, offset + inside, size
-
-
-class _Bytes:
-    """Bytes of the memory, for NumPy. The arrays that NumPy makes keep this object alive."""
-
-    def __init__(self, address: int, size: int, held: _Held):
-        self._held = held
-        self.__array_interface__ = {
-            "data": (address, True),  # read-only
-            "shape": (size,),
-            "typestr": "|u1",
-            "version": 3,
-        }
 
 
 def _numpy_tree(held: _Held) -> dict[str, Any]:

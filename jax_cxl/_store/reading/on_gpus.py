@@ -134,7 +134,7 @@ def _arrange(
             for count, (skip, piece) in zip(counts, left, strict=False)
         ]
         flat = jnp.concatenate(runs)
-        common = flat.reshape(rows.shape)[tuple(slice(*bounds) for bounds in rows.here)]
+        common = flat.reshape(rows.shape)[geometry.slices(rows.here)]
         if common.shape == shape:
             return common
         out = jax.lax.dynamic_update_slice(out, common, [start for start, _ in rows.there])

@@ -134,14 +134,11 @@ def _chunks(of_batches: Iterable[list[_Piece]], chunk_bytes: int) -> Iterator[li
         by_gpu: dict[int | None, list[list[_Piece]]] = {}
         for _, group in itertools.groupby(pieces, lambda piece: piece.start // chunk_bytes):
             of_chunk = list(group)
-            by_gpu.setdefault(_gpu_of(of_chunk), []).append(of_chunk)
+            held = (piece.held for piece in of_chunk)
+            gpu = next((each.ordinal for each in held if isinstance(each, DeviceBytes)), None)
+            by_gpu.setdefault(gpu, []).append(of_chunk)
         for in_turn in itertools.zip_longest(*by_gpu.values()):
             yield from filter(None, in_turn)
-
-
-def _gpu_of(pieces: Sequence[_Piece]) -> int | None:
-    held = (piece.held for piece in pieces)
-    return next((each.ordinal for each in held if isinstance(each, DeviceBytes)), None)
 
 
 def _cut(start: int, end: int, unit: int, also: int) -> Iterator[tuple[int, int]]:

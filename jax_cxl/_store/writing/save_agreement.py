@@ -23,7 +23,6 @@ from jax_cxl._store.trees.flatten import Description
 from jax_cxl._store.trees.leaves import Leaf
 
 _POLL_SECONDS = 0.0005
-_ABSENT = "no leaf"
 _EXCHANGES = 2  # of each save
 _CAN, _CANNOT = b"\0", b"\1"
 # A note: one, so that the first word shows that the rest is there; token; bytes of text.
@@ -177,7 +176,7 @@ def _mismatch(
 def describe(leaf: Leaf | None) -> str:
     """Returns a leaf in words."""
     if leaf is None:
-        return _ABSENT
+        return "no leaf"
     name = leaf.name or "(the whole tree)"
     if not leaf.dtype:
         return f"{name}, the {type(leaf.value).__name__} {leaf.value!r}"
