@@ -10,8 +10,9 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
+from jax_cxl._store.memory import layout
 from jax_cxl._store.trees import leaves, place
-from jax_cxl._store.writing import gpu_programs, shard_bytes
+from jax_cxl._store.writing import gpu_programs, saving, shard_bytes
 
 
 def _mesh():
@@ -147,10 +148,15 @@ class CopiesTest(parameterized.TestCase):
         for writer in range(3):
             copies = place.copies(tree, writer)
             self.assertLen(copies, 120)
-            sums = place.Sums()
-            for c in copies:
-                sums.add(c, values[c.leaf, c.shard] + ((c.leaf, c.shard, c.holder) == changed))
-            totals.append(sums.values())
+            checksums = [
+                values[c.leaf, c.shard] + ((c.leaf, c.shard, c.holder) == changed) for c in copies
+            ]
+            batch = saving.Batch(
+                [], [(c, lambda x=x: x) for c, x in zip(copies, checksums, strict=True)]
+            )
+            sums = [0] * layout.REPLICA_SUMS
+            list(saving._summed([batch], sums))
+            totals.append(sums)
         return [n for n, of in enumerate(zip(*totals, strict=True)) if sum(of) % (1 << 64)]
 
     @parameterized.parameters(
