@@ -56,7 +56,7 @@ class Description:
     def section_bytes(self, values: Sequence[Any], geometry: layout.Geometry) -> int:
         """Returns how many bytes of each device a section needs for versions of this tree."""
         directory_bytes = self.directory_bytes + _ROOM_FOR_VALUES
-        if len(leaves.values_text(values)) > _SHORT_VALUES:
+        if values and len(leaves.values_text(values)) > _SHORT_VALUES:
             directory_bytes = max(directory_bytes, len(self.directory(values)))
         placement = self.placement(geometry.blocks_per_row)
         return geometry.bytes_for(placement.total_rows(directory_bytes))

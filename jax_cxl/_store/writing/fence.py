@@ -143,8 +143,9 @@ def next_number(
     The versions `newest_valid` and `base` stay. Waits while processes read the versions in all
     other areas. Returns the first process's record of the erased version, and the number.
     """
-    end = time.monotonic() + configuration.from_environment().timeout
+    end = 0.0
     while (found := _next_number(section, last, newest_valid, base, version)) is None:
+        end = end or time.monotonic() + configuration.from_environment().timeout
         if time.monotonic() > end:
             readers = [
                 who

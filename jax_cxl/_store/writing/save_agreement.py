@@ -79,9 +79,9 @@ class SaveAgreement:
         """Waits until all processes have written their parts of a save; returns their records."""
         section = self._section
         what = f"written their parts of a {section.what}"
-        seconds = configuration.from_environment().timeout if timeout is None else timeout
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
         while (records := section.complete(number)) is None:
+            seconds = configuration.from_environment().timeout if timeout is None else timeout
             processes = []
             for writer, process in enumerate(self.writers):
                 problem = read_note(section, writer, self.token)
@@ -96,7 +96,7 @@ class SaveAgreement:
                 error = errors.PeerLostError(f"rank {lost} was lost before it had {what}")
                 error.rank = lost
                 raise error
-            if time.monotonic() > end:
+            if time.monotonic() > begin + seconds:
                 raise errors.CollectiveTimeoutError(
                     f"processes {processes} have not {what} within {seconds:g} s: look at"
                     " what they do, or wait longer (timeout=, JAX_CXL_TIMEOUT)"
@@ -108,6 +108,8 @@ class SaveAgreement:
         self, data: bytes, can: bytes = _CAN, timeout: float | None = None
     ) -> list[bytes]:
         """Returns the data of all processes."""
+        if len(self.writers) == 1:
+            return [data]
         # The token is new each time that the processes agree. So exchanges that a process has left
         # out after an error are in no later save's way.
         topic, what = f"save {self.token:x}", f"a save of {self._section.entry.name!r}"
