@@ -1,1 +1,0 @@
-"""Parts of lab/suites/mutants.py."""
