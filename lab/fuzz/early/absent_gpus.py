@@ -4,6 +4,7 @@ import jax
 from jax.experimental import topologies
 
 from jax_cxl import _core
+from jax_cxl._lowering import contract
 
 # The name of a custom call with a side effect, like the calls that jax.debug.callback makes.
 SIDE_EFFECT = "fuzz_side_effect"
@@ -47,5 +48,6 @@ def register_handlers() -> None:
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]
-    for name in (*{*_core.TARGETS} - {*_core.registrations()}, SIDE_EFFECT):
+    targets = {name for key, name in vars(contract).items() if key.endswith("_TARGET")}
+    for name in (*targets - {*_core.registrations()}, SIDE_EFFECT):
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")
