@@ -34,9 +34,10 @@ def local(x: object) -> np.ndarray:
 
 def named(ids: np.ndarray, rows: int) -> np.ndarray:
     """Returns ids as int64, from 0 to rows - 1; -1 stands for ids outside of the table."""
-    wide = np.where(ids > np.iinfo(np.int64).max, -1, ids) if ids.dtype == np.uint64 else ids
+    # As int64, a large uint64 would be a negative id, which counts from the end.
+    wide = np.minimum(ids, np.uint64(np.iinfo(np.int64).max)) if ids.dtype == np.uint64 else ids
     wide = wide.astype(np.int64)
-    wide = np.where((wide < 0) & (ids.dtype != np.uint64), wide + rows, wide)
+    wide = np.where(wide < 0, wide + rows, wide)
     return np.where((wide >= 0) & (wide < rows), wide, -1)
 
 
