@@ -22,16 +22,8 @@ import tempfile
 import time
 from typing import Any
 
-_LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "jax_cxl" / "_nccl" / "libnccl.so.2"
-_WAYS = {
-    "nccl": {"NCCL_P2P_DISABLE": "1"},
-    "copies": {
-        "NCCL_P2P_DISABLE": "1",
-        "NCCL_SHM_USE_CUDA_MEMCPY": "1",
-        "NCCL_SHM_MEMCPY_MODE": "3",
-    },
-    "pool": {"JAX_CXL_NCCL_HOSTS": "all", "LD_PRELOAD": str(_LIBRARY)},
-}
+from jax_cxl._nccl.report import ways
+
 _VOCABULARY = 32000
 
 
@@ -143,11 +135,11 @@ def _train(rank: int, place: str, options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def _run(way: str, options: argparse.Namespace) -> dict[str, Any]:
+def _run(way: str, variables: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
     try:
         done = subprocess.run(
             [sys.executable, __file__, *sys.argv[1:], "--one"],
-            env=os.environ | _WAYS[way] | {"CUDA_MODULE_LOADING": "EAGER"},
+            env=variables | {"CUDA_MODULE_LOADING": "EAGER"},
             capture_output=True,
             text=True,
             check=False,
@@ -172,6 +164,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024, help="tokens of a sequence")
     parser.add_argument("--steps", type=int, default=15, help="measured steps, after 3 others")
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--compare", type=int, help="value of JAX_CXL_NCCL_COMPARE (none)")
     parser.add_argument("--limit", type=float, default=300, help="seconds of one way in a turn")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -182,10 +175,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             mp.spawn(_train, (str(pathlib.Path(folder) / "meeting"), options), options.ranks)
         return
+    environments = ways.environments(os.environ)
+    if options.compare:
+        environments["pool"]["JAX_CXL_NCCL_COMPARE"] = str(options.compare)
     rows = []
     for _ in range(options.turns):
-        for way in _WAYS:
-            rows.append(_run(way, options))
+        for way, variables in environments.items():
+            rows.append(_run(way, variables, options))
             print(json.dumps(rows[-1]), flush=True)
             if options.json:
                 options.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -43,30 +43,24 @@ class MemoryRingTest : public testing::Test {
     ring_ = std::make_unique<MemoryRing>(5, 2, *memory_, kOffset, 2);
   }
 
+  // Calls Write or Read of the memory for each piece of a value.
+  template <typename Bytes, typename Method>
+  void Move(const Handle& handle, Bytes& value, Method method) {
+    const auto move = [&](int device, uint64_t offset, uint64_t begin,
+                          uint64_t size) {
+      return (*memory_.*method)(device, kOffset + offset,
+                                {value.data() + begin, size});
+    };
+    EXPECT_TRUE(ring_->ForEachPiece(handle.position, value.size(), move).ok());
+  }
   Handle Put(const Values& value) {
     const Result<Handle> handle = ring_->Take(value.size());
     EXPECT_TRUE(handle.ok()) << handle.status().message();
-    EXPECT_TRUE(ring_
-                    ->ForEachPiece(handle->position, value.size(),
-                                   [&](int device, uint64_t offset,
-                                       uint64_t begin, uint64_t size) {
-                                     return memory_->Write(
-                                         device, kOffset + offset,
-                                         {value.data() + begin, size});
-                                   })
-                    .ok());
+    Move(*handle, value, &pool::PersistentMemory::Write);
     return *handle;
   }
   void Read(const Handle& handle, Values& value) {
-    EXPECT_TRUE(ring_
-                    ->ForEachPiece(handle.position, value.size(),
-                                   [&](int device, uint64_t offset,
-                                       uint64_t begin, uint64_t size) {
-                                     return memory_->Read(
-                                         device, kOffset + offset,
-                                         {value.data() + begin, size});
-                                   })
-                    .ok());
+    Move(handle, value, &pool::PersistentMemory::Read);
   }
   Values Get(const Handle& handle, uint64_t bytes) {
     Values value(bytes);

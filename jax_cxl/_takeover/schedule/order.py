@@ -99,12 +99,12 @@ def early(nodes: Sequence[Node], limit: int) -> tuple[Run, int]:
                 stack.append(before)
         return sorted(found)
 
-    def fits(parts: Sequence[int], now: int) -> bool:
-        """Adds the results of instructions that run `now`, and returns True if there is room."""
-        more = np.zeros(parts[-1] - now, np.int64)
+    def fits(parts: Sequence[int], at: int) -> bool:
+        """Adds the results of instructions that run at `at`, and returns True if there is room."""
+        more = np.zeros(parts[-1] - at, np.int64)
         for part in parts:
-            more[: part - now] += nodes[part].size
-        places = added[now : parts[-1]]
+            more[: part - at] += nodes[part].size
+        places = added[at : parts[-1]]
         if (places + more > limit).any():
             return False
         places += more
@@ -113,17 +113,17 @@ def early(nodes: Sequence[Node], limit: int) -> tuple[Run, int]:
     # The most urgent collective comes first.
     starts = [i for i, node in enumerate(nodes) if node.done is not None and node.movable]
     waiting = sorted(starts, key=lambda i: nodes[i].done or 0)
-    for now, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         waiting = [start for start in waiting if not run.has_run(start)]
         while run.free < run.seconds + node.seconds + _LEAD:
             for start in waiting:
-                if (parts := moves(start)) is not None and fits(parts, now):
+                if (parts := moves(start)) is not None and fits(parts, position):
                     break
             else:
                 break
             waiting.remove(start)
             for part in parts:
                 run.execute(part)
-        if not run.has_run(now):
-            run.execute(now)
+        if not run.has_run(position):
+            run.execute(position)
     return run, int(added.max(initial=0))
