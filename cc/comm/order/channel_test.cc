@@ -212,7 +212,7 @@ TEST_F(ChannelTest, ACallThatCannotBeExecutedStaysWithTheCaller) {
   Open(0);
   std::vector<int32_t> buffer(4);
   auto call = MakeCall(0, 1, Op::kBroadcast, 4, buffer, buffer);
-  call->request.count = uint64_t{1} << 45;
+  call->request.root = 2;
   EXPECT_EQ(Add(0, call).code(), Code::kInvalidArgument);
   EXPECT_NE(call, nullptr);
   EXPECT_TRUE(channels_[0]->idle());

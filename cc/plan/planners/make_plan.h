@@ -6,11 +6,10 @@
 
 namespace jax_cxl::plan {
 
-// Makes the plan of the rank `request.rank`. The callers ensure that ranks and
-// roots exist, that buffers have whole rows, and that the geometry is one of a
-// Tuning (cc/comm/call/tuning.h). Fails with kInvalidArgument, and names the
-// wrong field, or with kResourceExhausted if the slots are so small that the
-// plan would take too much memory.
+// Checks the request and the geometry, and makes the plan of the rank
+// `request.rank`. Fails with kInvalidArgument, and names the wrong field, or
+// with kResourceExhausted if the slots are so small that the plan would take
+// too much memory.
 Result<Plan> MakePlan(const Request& request, const Geometry& geometry);
 
 }  // namespace jax_cxl::plan
