@@ -127,6 +127,23 @@ class RepairTest(parameterized.TestCase):
                 self.assertEqual(places.repair(place), repair.Repaired(1, ()), kind)
                 self.assertEqual(_without_claims(place.contents()), _without_claims(whole), kind)
 
+    def test_data_and_the_padding_of_another_block_of_their_row_are_mended(self):
+        with places.place(self.trees[0], paths=3, parity=1) as place:
+            _save(place, 0, 1)
+            whole = place.contents()
+            parts = list(places.used(place, 1))
+            data, other = next(
+                (data, other)
+                for data in parts
+                for other in parts
+                if data[0] == "data" and other[0] in ("table", "directory") and data[2] == other[2]
+            )
+            self.assertLess(other[3], layout.BLOCK_BYTES, "the block has padding")
+            place.flip(data[1], data[2])
+            place.flip(other[1], other[2] + layout.BLOCK_BYTES - 1)
+            self.assertEqual(places.repair(place), repair.Repaired(2, ()))
+            self.assertEqual(_without_claims(place.contents()), _without_claims(whole))
+
     def test_what_parity_cannot_tell_is_named_and_the_rest_mended(self):
         with places.place(self.trees[0], paths=3, parity=1) as place:
             _save(place, 0, 1)

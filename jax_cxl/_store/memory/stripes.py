@@ -62,15 +62,16 @@ class Stripes:
         device, offset = self.place(block)
         return self.section.devices.read(device, offset, size)
 
-    def rebuild(self, block: int) -> np.ndarray:
-        """Returns a block, computed from the other blocks of its row."""
+    def rebuild(self, block: int, known: dict[int, np.ndarray] | None = None) -> np.ndarray:
+        """Returns a block, computed from the others of its row, which are read unless known."""
         per_row = self.section.geometry.blocks_per_row
         row = block // per_row
         offset = self.offset(row)
         out = self.section.devices.read(self.parity_device(row), offset, layout.BLOCK_BYTES)
         for other in range(row * per_row, min((row + 1) * per_row, self.num_blocks)):
             if other != block:
-                np.bitwise_xor(out, self.read(other), out=out)
+                content = (known or {}).get(other)
+                np.bitwise_xor(out, self.read(other) if content is None else content, out=out)
         return out
 
     def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:

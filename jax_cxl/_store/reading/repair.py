@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jax_cxl import _text, errors
-from jax_cxl._store.memory import catalog, layout, opening, stripes
+from jax_cxl._store.memory import catalog, checksum, layout, opening, stripes
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.layout import Record
 from jax_cxl._store.memory.section import Section
@@ -154,19 +154,20 @@ def _row(
     first = row * geometry.blocks_per_row
     contents: list[np.ndarray] = []
     numbers = range(first, min(first + geometry.blocks_per_row, own.num_blocks))
+    # What repairs the data of a row, even if the padding of these blocks is damaged too.
+    others = {number: known[number - data_blocks] for number in numbers if number >= data_blocks}
     for number in numbers:
-        content: np.ndarray | None = np.empty(layout.BLOCK_BYTES, np.uint8)
+        found = own.read(number)
+        content: np.ndarray | None = others.get(number, found)
         if number < data_blocks:
             what = "data"
-            try:
-                own.read_all_checked(range(number, number + 1), table[number : number + 1], content)
-            except errors.StoreError:
-                content = None  # Not even parity has it.
+            if checksum.of(found) != table[number]:
+                rebuilt = own.rebuild(number, others) if geometry.parity else found
+                content = rebuilt if checksum.of(rebuilt) == table[number] else None
         else:
             is_table = number < data_blocks + layout.table_blocks(data_blocks)
             what = "table of checksums" if is_table else "directory"
-            content = known[number - data_blocks]
-        intact = content is not None and np.array_equal(own.read(number), content)
+        intact = content is not None and np.array_equal(found, content)
         yield Block(what, own.writer, *own.place(number), intact, content)
         contents += [content] if content is not None else []
     if geometry.parity and len(contents) == len(numbers):
