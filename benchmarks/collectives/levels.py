@@ -36,7 +36,7 @@ from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import choice
 
 _WAYS = ("flat", "levels", "table", "copies", "lax")
-_AXES = ("host", "gpu")
+_AXES = ("host", "cpu")
 # In a tuning table, levels have to be faster by this part of their time.
 _MARGIN = 0.03
 _OPERATIONS = {

@@ -263,6 +263,8 @@ def _start(spec: pool_uri.PoolSpec, config: configuration.Config, tuning: _core.
             ordinals = [platform.ordinal(devices[rank]) for rank in pools.local_ranks()]
             start_gpus.start(handlers, ordinals, config, tuning, spec.gpu_writes_memory)
         except Exception as error:
+            handlers.stop()
+            lateness.stop_watching()
             _core.stop(str(error), program_ends=False)
             raise
     return running

@@ -4,7 +4,9 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from jax_cxl import _core
+import jax
+
+from jax_cxl import _core, errors
 from jax_cxl._job import configuration
 from jax_cxl._job.ending import program_errors
 
@@ -16,23 +18,36 @@ def start(
     tuning: Any,
     gpu_writes_memory: bool,
 ) -> None:
-    """Starts this process's GPUs, after `_core.start`.
+    """Starts this process's GPUs. All processes call it together, after `_core.start`.
 
-    `devices` are ordinals of the GPUs on this host, as XLA and CUDA count them.
+    `devices` are ordinals of the GPUs on this host, as XLA and CUDA count them. If a process cannot
+    start its GPUs, perhaps because CUDA cannot register the pool's memory there, all raise.
     """
     _explain_errors(cuda)
     core: Any = _core
-    cuda.start(
-        core.runtime(),
-        devices,
-        slot_bytes=config.slot_bytes,
-        num_slots=config.num_slots,
-        warn_after=config.warn_after,
-        timeout=config.timeout,
-        flush_threads=config.flush_threads or tuning.flush_threads,
-        flush_piece_bytes=tuning.flush_piece_bytes,
-        gpu_writes_memory=gpu_writes_memory,
-    )
+    problem: Exception | None = None
+    try:
+        cuda.start(
+            core.runtime(),
+            devices,
+            slot_bytes=config.slot_bytes,
+            num_slots=config.num_slots,
+            warn_after=config.warn_after,
+            timeout=config.timeout,
+            flush_threads=config.flush_threads or tuning.flush_threads,
+            flush_piece_bytes=tuning.flush_piece_bytes,
+            gpu_writes_memory=gpu_writes_memory,
+        )
+    except errors.CxlError as error:
+        problem = error
+    told = [str(problem or "").encode()]
+    if jax.process_count() > 1:
+        told = _core.exchange("start of GPUs", "start their GPUs", told[0])
+    if problem is not None:
+        raise problem
+    for process, text in enumerate(told):
+        if text:
+            raise errors.PoolError(f"process {process} of those that have GPUs: {text.decode()}")
 
 
 @functools.cache

@@ -30,12 +30,12 @@ DTYPES = ("float32", "bfloat16", "int32", "float8_e5m2", "complex64")
 ODD, BLOCKS = (31, 37), (16, 73)
 # Shape of the mesh, axes of the collective, devices of a process.
 MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
-    ((2, 4), ("host", "gpu"), 4),
-    ((4, 2), ("host", "gpu"), 2),
-    ((4, 2), ("gpu", "host"), 2),
-    ((2, 2, 2), ("host", "gpu", "core"), 4),
+    ((2, 4), ("host", "cpu"), 4),
+    ((4, 2), ("host", "cpu"), 2),
+    ((4, 2), ("cpu", "host"), 2),
+    ((2, 2, 2), ("host", "cpu", "core"), 4),
     ((2, 2, 2), ("core", "host"), 4),
-    ((2, 2, 2), ("gpu", "core"), 4),  # One process: nothing goes through the pool.
+    ((2, 2, 2), ("cpu", "core"), 4),  # One process: nothing goes through the pool.
     ((8,), ("host",), 4),
 )
 
@@ -71,7 +71,7 @@ def values(dtype: str, *shape: int) -> np.ndarray:
 
 
 def mesh_of(shape: tuple[int, ...]) -> Any:
-    return harness.mesh(shape, ("host", "gpu", "core")[: len(shape)])
+    return harness.mesh(shape, ("host", "cpu", "core")[: len(shape)])
 
 
 def groups_of(mesh: Any, axes: tuple[str, ...]) -> np.ndarray:
@@ -146,7 +146,7 @@ class LevelsTest(parameterized.TestCase):
         ("broadcast", 64 << 20, False),
     )
     def test_the_table_chooses(self, name, num_bytes, in_levels):
-        text = self.lowered((WHOLE | IN_BLOCKS)[name], ("host", "gpu"), num_bytes)
+        text = self.lowered((WHOLE | IN_BLOCKS)[name], ("host", "cpu"), num_bytes)
         self.assertIn(f"processes = {2 if in_levels else 0} : i32", text)
 
     def test_the_larger_buffer_counts(self):
@@ -160,17 +160,17 @@ class LevelsTest(parameterized.TestCase):
         )
         self.enter_context(mock.patch.object(lifecycle, "ensure_started", lambda: changed))
         for num_bytes, processes in ((1 << 10, 2), ((1 << 10) - 4, 0)):
-            text = self.lowered(IN_BLOCKS["all_gather"], ("host", "gpu"), num_bytes)
+            text = self.lowered(IN_BLOCKS["all_gather"], ("host", "cpu"), num_bytes)
             self.assertIn(f"processes = {processes} : i32", text)
 
-    @parameterized.parameters(("gpu",), ("host",))
+    @parameterized.parameters(("cpu",), ("host",))
     def test_groups_in_which_levels_do_not_pay(self, axis):
         # Four devices of one process, and one device of each process.
         self.assertIn("processes = 0 : i32", self.lowered(jax_cxl.psum, (axis,), 64 << 20))
 
     def test_gpus_have_no_levels(self):
         program = harness.program(
-            lambda v: jax_cxl.psum(v, ("host", "gpu"), levels=True),
+            lambda v: jax_cxl.psum(v, ("host", "cpu"), levels=True),
             check_vma=True,
             on=mesh_of((2, 4)),
         )
@@ -182,7 +182,7 @@ class LevelsTest(parameterized.TestCase):
     def test_other_dimensions(self, dtype):
         self.devices_per_process(4)
         mesh = mesh_of((2, 4))
-        axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
+        axes, groups = ("host", "cpu"), np.arange(DEVICES)[None]
         x = values(dtype, *BLOCKS).swapaxes(1, 2)
         runs = {
             "psum_scatter": {"scatter_dimension": 1, "tiled": True},
@@ -236,7 +236,7 @@ class LevelsTest(parameterized.TestCase):
 
     def test_transformations(self):
         self.devices_per_process(4)
-        axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
+        axes, groups = ("host", "cpu"), np.arange(DEVICES)[None]
         x, y = values("float32", *BLOCKS), values("float32", *BLOCKS)[::-1]
 
         def total(v):

@@ -38,7 +38,8 @@ Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
       cudaGetLastError();  // clears the error, which is not a later call's
       return Error(Code::kUnimplemented,
                    "CUDA cannot register the pool's mapping (",
-                   cudaGetErrorString(error), ")");
+                   cudaGetErrorString(error),
+                   "). It registers memory in /dev/shm and of dax devices");
     }
     made->pieces_.push_back(piece);
   }

@@ -31,10 +31,8 @@ Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
   Result<std::unique_ptr<PoolRegistration>> registration =
       PoolRegistration::Create(pool.base(), pool.total_bytes(), devices);
   if (!registration.ok())
-    return Error(registration.status().code(),
-                 "GPUs cannot use the pool: ", registration.status().message(),
-                 ". Set JAX_CXL_POOL to memory that CUDA can register, such as "
-                 "/dev/shm or a device of type dax");
+    return Error(Code::kInvalidArgument, "GPUs cannot use the pool: ",
+                 registration.status().message());
   made->registration_ = *std::move(registration);
   DeviceOptions own = options;
   if (own.flush_threads == 0)

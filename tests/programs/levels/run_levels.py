@@ -216,7 +216,7 @@ def main(_) -> None:
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "16384")
     jax_cxl.initialize()
     shape = tuple(map(int, _MESH.value))
-    mesh = jax_cxl.make_mesh(shape, ("host", "gpu", "core")[: len(shape)])
+    mesh = jax_cxl.make_mesh(shape, ("host", "cpu", "core")[: len(shape)])
     count = 0
     subsets = [
         chosen
