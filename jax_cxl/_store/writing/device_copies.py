@@ -35,7 +35,7 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
     parts = (batch.parts for batch in batches)
     room = threading.Semaphore(_CHUNKS_UNDER_WAY * jax.local_device_count())
     finished: list[concurrent.futures.Future[None]] = []
-    for pieces in _chunks(_pieces(own, parts, chunk), chunk):
+    for pieces in _chunks(_pieces(own, parts, chunk, len(table) * layout.BLOCK_BYTES), chunk):
         room.acquire()
         copies = _begin(own, pieces)
         finished.append(
@@ -67,13 +67,13 @@ def _begin(own: stripes.Stripes, pieces: Sequence["_Piece"]) -> list[int]:
 class _Piece:
     """Bytes that are contiguous on one device of the memory: those of `held` from `first` on.
 
-    `start` and `end` count the bytes of this process.
+    They are zeros if `held` is None. `start` and `end` count the bytes of this process.
     """
 
     start: int
     end: int
-    held: HostBytes | DeviceBytes
-    first: int
+    held: HostBytes | DeviceBytes | None = None
+    first: int = 0
 
     def address(self) -> int:
         """Waits until the array has been computed; returns the address of the bytes on a GPU."""
@@ -91,36 +91,41 @@ class _Piece:
         assert not isinstance(self.held, DeviceBytes)
         block, inside = divmod(self.start, layout.BLOCK_BYTES)
         device, offset = own.place(block)
-        data = self.held.read(self.first, self.first + self.end - self.start)
+        size = self.end - self.start
+        data = (
+            np.zeros(size, np.uint8)
+            if self.held is None
+            else self.held.read(self.first, self.first + size)
+        )
         own.section.write(device, offset + inside, data)
 
 
 def _pieces(
-    own: stripes.Stripes, of_batches: Iterable[Sequence[Part]], chunk_bytes: int
+    own: stripes.Stripes, of_batches: Iterable[Sequence[Part]], chunk_bytes: int, total: int
 ) -> Iterator[list[_Piece]]:
     """Yields a list of pieces for each batch.
 
-    Together, the lists contain all parts of this process, in order. If a batch ends within a row,
-    the pieces of this row come with the next batch. Nothing writes the bytes between two parts,
-    which are fewer than 64, and those after the last part. Checksums and parity include what is
-    there.
+    Together, the lists contain all bytes of this process, in order. If a batch ends within a row,
+    the pieces of this row come with the next batch.
     """
     geometry = own.section.geometry
     together = chunk_bytes if geometry.num_devices == 1 else layout.BLOCK_BYTES
     row = geometry.blocks_per_row * layout.BLOCK_BYTES
+    written = 0
     rest: list[_Piece] = []
     for parts in of_batches:
         pieces, rest = rest, []
         end_of_batch = max((part.offset + part.end - part.start for part, _ in parts), default=0)
         whole = end_of_batch // row * row
         for part, held in parts:
-            end_of_part = part.offset + part.end - part.start
-            for start, end in _cut(part.offset, end_of_part, together, whole):
+            pieces += (_Piece(*cut) for cut in _cut(written, part.offset, together, whole))
+            written = part.offset + part.end - part.start
+            for start, end in _cut(part.offset, written, together, whole):
                 pieces.append(_Piece(start, end, held, start - part.offset))
         while pieces and pieces[-1].end > whole:
             rest.insert(0, pieces.pop())
         yield pieces
-    yield rest
+    yield rest + [_Piece(*cut) for cut in _cut(written, total, together, total)]
 
 
 def _chunks(of_batches: Iterable[list[_Piece]], chunk_bytes: int) -> Iterator[list[_Piece]]:
