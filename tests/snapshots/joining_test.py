@@ -6,6 +6,7 @@ import numpy as np
 import places
 import random_tree
 from absl.testing import absltest, parameterized
+from jax._src import sharding_impls
 from jax.experimental.layout import Format, Layout
 
 from jax_cxl._store.writing import joining, shard_bytes
@@ -66,6 +67,18 @@ class JoiningTest(parameterized.TestCase):
                 snapshots.save(step, [array])
                 places.assert_same(self, [np.asarray(x)], snapshots.restore(step, [np.asarray(x)]))
                 self.assertEqual(self.joined, joined)
+
+    def test_arrays_whose_sharding_names_no_mesh_are_not_joined(self):
+        devices = tuple(jax.devices()[:4])
+        named = jax.NamedSharding(jax.make_mesh((4,), ("x",), devices=devices), jax.P("x"))
+        other = sharding_impls.GSPMDSharding(devices, named._to_xla_hlo_sharding(1))
+        tree = [jax.device_put(np.arange(16.0) + 100 * n, other) for n in range(5)]
+        with places.place(tree) as place, place.open() as snapshots:
+            self.save_twice(snapshots, tree)
+            snapshots.save(2, tree)
+            expected = [np.asarray(x) for x in tree]
+            places.assert_same(self, expected, snapshots.restore(2, expected))
+            self.assertEqual(self.joined, 0)
 
     def test_large_arrays_are_not_joined(self):
         tree = {"small": jnp.ones(joining._MOST_BYTES, np.int8)}

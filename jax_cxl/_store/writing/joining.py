@@ -115,13 +115,12 @@ def _groups(
 @functools.lru_cache(1024)
 def _on_devices(form: jax.ShapeDtypeStruct) -> tuple[int, Any, int]:
     """Returns an array's bytes on each device; its mesh, or its device; this process's devices."""
-    sharding = form.sharding
+    sharding, named = form.sharding, isinstance(form.sharding, jax.NamedSharding)
     # Arrays whose elements are smaller than a byte are not joined, because XLA and NumPy store them
-    # differently.
-    item_bytes = form.dtype.itemsize if jax.dtypes.itemsize_bits(form.dtype) >= 8 else 0
-    size = math.prod(sharding.shard_shape(form.shape)) * item_bytes
-    where = sharding.mesh if isinstance(sharding, jax.NamedSharding) else sharding
-    return size, where, len(sharding.addressable_devices)
+    # differently. Nor are those with a sharding over several devices that names no mesh.
+    joins = jax.dtypes.itemsize_bits(form.dtype) >= 8 and (named or sharding.num_devices == 1)
+    size = math.prod(sharding.shard_shape(form.shape)) * form.dtype.itemsize * joins
+    return size, sharding.mesh if named else sharding, len(sharding.addressable_devices)
 
 
 def _compiled(devices: Any, forms: Sequence[jax.ShapeDtypeStruct]) -> Any:
