@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -136,20 +137,23 @@ def _train(rank: int, place: str, options: argparse.Namespace) -> None:
 
 
 def _run(way: str, variables: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
+    process = subprocess.Popen(
+        [sys.executable, __file__, *sys.argv[1:], "--one"],
+        env=variables | {"CUDA_MODULE_LOADING": "EAGER"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that its ranks can be killed with it
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, __file__, *sys.argv[1:], "--one"],
-            env=variables | {"CUDA_MODULE_LOADING": "EAGER"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=options.limit,
-        )
+        output, error = process.communicate(timeout=options.limit)
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
         return {"way": way, "error": f"did not end within {options.limit:g} s"}
-    rows = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not rows:
-        return {"way": way, "error": done.stderr[-2000:]}
+    rows = [line for line in output.splitlines() if line.startswith("{")]
+    if process.returncode or not rows:
+        return {"way": way, "error": error[-2000:]}
     return {"way": way} | json.loads(rows[-1])
 
 

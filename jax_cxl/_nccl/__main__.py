@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from . import library, tune
 from .report import cli as report
@@ -34,7 +35,7 @@ pools in /dev/shm. The program does not change, and this process becomes it.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns 1 if the library has not been built, else 0."""
+    """Runs the command; returns its exit status."""
     commands = {"run": _run, "report": report.main, "tune": tune.main}
     if arguments[:1] and arguments[0] in commands:
         return commands[arguments[0]](arguments[1:])
@@ -44,15 +45,15 @@ def main(arguments: Sequence[str]) -> int:
     try:
         variables = library.environment(options.hosts)
     except FileNotFoundError as error:
-        print(f"jax_cxl nccl: {error}", file=sys.stderr)
+        print(f"{library.PROGRAM}: {error}", file=sys.stderr)
         return 1
     print(" ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
-    print(f"jax_cxl nccl: {library.describe(options.hosts)}", file=sys.stderr)
+    print(f"{library.PROGRAM}: {library.describe(options.hosts)}", file=sys.stderr)
     return 0
 
 
-def _run(arguments: Sequence[str]) -> int:
-    """Runs a program. Returns only if the program cannot be started."""
+def _run(arguments: Sequence[str]) -> NoReturn:
+    """Runs a program, or ends with an error. Does not return."""
     usage = "%(prog)s [--hosts HOSTS] PROGRAM ..."
     parser = library.command_parser(f"{library.PROGRAM} run", _DESCRIPTION_OF_RUN, usage=usage)
     library.add_hosts_option(parser)

@@ -5,6 +5,7 @@ to equal those of the NumPy model in every bit.
 """
 
 import functools
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ from matrix.levels import Model
 
 import jax_cxl
 from jax_cxl._job import lifecycle
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.levels import choice
 from jax_cxl._lowering.primitives import rank_groups
 
 DEVICES = 8
@@ -141,7 +144,9 @@ class LevelsTest(parameterized.TestCase):
         ("psum", 4 << 20, True),
         ("psum", (4 << 20) - 4, False),
         ("psum_scatter", 4 << 20, True),
+        ("psum_scatter", (4 << 20) - 32, False),
         ("all_to_all", 4 << 20, True),
+        ("all_to_all", (4 << 20) - 32, False),
         ("all_gather", 64 << 20, False),
         ("broadcast", 64 << 20, False),
     )
@@ -167,6 +172,11 @@ class LevelsTest(parameterized.TestCase):
     def test_groups_in_which_levels_do_not_pay(self, axis):
         # Four devices of one process, and one device of each process.
         self.assertIn("processes = 0 : i32", self.lowered(jax_cxl.psum, (axis,), 64 << 20))
+
+    @parameterized.parameters(((2, 3), False), ((2, 4), True))
+    def test_small_groups_have_no_levels(self, shape, pays):
+        grid = np.arange(math.prod(shape)).reshape(shape)
+        self.assertEqual(choice.pays(contract.Op.ALL_REDUCE, 64 << 20, grid), pays)
 
     def test_gpus_have_no_levels(self):
         program = harness.program(

@@ -5,6 +5,7 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from jax_cxl._commands import option_types
 from jax_cxl._job import variables
@@ -21,7 +22,7 @@ this process becomes it. For several ranks on this machine use python -m jax_cxl
 A name that ends in .py is a script for this Python."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> NoReturn:
     """Runs the command. It does not return."""
     parser = option_types.command(
         "run",

@@ -114,8 +114,9 @@ def _lower(
 
     A collective in levels is one call too (cc/comm/level_calls.h). GPUs have no levels.
     """
+    ranks = rank_groups.of_groups(ctx, name, axes, groups)
     on_cpus = ctx.module_context.platforms == ("cpu",)
-    if levels and not on_cpus:
+    if levels and not on_cpus and ranks.shape[1] > 1:
         raise ValueError(
             f"jax_cxl.{name}: levels=True works between CPU devices only. Between GPUs leave"
             " `levels` out. To combine the arrays of a process before they go through the pool, use"
@@ -123,7 +124,6 @@ def _lower(
         )
     aval_in: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]
-    ranks = rank_groups.of_groups(ctx, name, axes, groups)
     grid = None
     if on_cpus and levels is not False and ranks.shape[1] > 1 and aval_out.size > 0:
         grid = choice.grid(ranks, rank_groups.processes(ctx))

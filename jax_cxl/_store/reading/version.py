@@ -1,4 +1,4 @@
-"""What a read returns, and what a later read may use again of it: arrays, and what they hold.
+"""What a read returns, how it reads a leaf, and what a later read may use again of its arrays.
 
 What is known about the bytes of an array belongs to the array. So it holds only for the very arrays
 that were returned, and for one later read. It is void once a read that may write to these arrays
