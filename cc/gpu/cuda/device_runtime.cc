@@ -31,8 +31,8 @@ Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
   Result<std::unique_ptr<PoolRegistration>> registration =
       PoolRegistration::Create(pool.base(), pool.total_bytes(), devices);
   if (!registration.ok())
-    return Error(Code::kInvalidArgument, "GPUs cannot use the pool: ",
-                 registration.status().message());
+    return Error(Code::kInvalidArgument,
+                 "GPUs cannot use the pool: ", registration.status().message());
   made->registration_ = *std::move(registration);
   DeviceOptions own = options;
   if (own.flush_threads == 0)
