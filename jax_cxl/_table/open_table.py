@@ -158,6 +158,9 @@ class OpenTable:
 
         Returns:
           A dict with "rows", and with the arrays of the state of a trained table.
+
+        Raises:
+          CollectiveTimeoutError: a step does not end, perhaps because its job has died.
         """
         rows = self.shape[0]
         sources.check_no_mask(ids)
