@@ -24,7 +24,7 @@ struct ModelSetting {
   uint64_t first_flagged_round;
   plan::Geometry slots;
   plan::Geometry kernels;
-  cuda::Stripes stripes;
+  plan::Stripes stripes;
 
   explicit ModelSetting(Random& random)
       : ranks(static_cast<int>(Pick(random, 2, 4))),
