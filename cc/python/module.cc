@@ -39,17 +39,17 @@ namespace {
 
 void BindTuning(nb::module_& m) {
   nb::class_<comm::Tuning> tuning(m, "Tuning", "cc/comm/call/tuning.h");
-  tuning.def(nb::init<>()).def("check", &comm::CheckTuning);
+  tuning.def(nb::init<>());
   nb::list names;
   for (const comm::TuningField& field : comm::kTuningFields) {
     names.append(field.name);
-    tuning.def_prop_rw(
-        field.name,
-        [&field](const comm::Tuning& self) { return self.*field.member; },
-        [&field](comm::Tuning& self, uint64_t value) {
-          self.*field.member = value;
-        });
+    tuning.def_prop_ro(field.name, [&field](const comm::Tuning& self) {
+      return self.*field.member;
+    });
   }
+  m.def("parse_tuning", [](const std::string& text) {
+    return ValueOrRaise(comm::ParseTuning(text));
+  });
   m.attr("TUNING_FIELDS") = nb::tuple(names);
 }
 

@@ -9,7 +9,7 @@ import jax
 import ops_harness as harness
 from absl.testing import absltest, parameterized
 
-from jax_cxl import errors
+from jax_cxl import _core, errors
 from jax_cxl._job import configuration, lifecycle, platforms, start_gpus, tuning_table
 from jax_cxl._job.ending import program_errors
 from jax_cxl._job.pool import pool_uri
@@ -68,7 +68,7 @@ class PlatformTest(parameterized.TestCase):
         core = mock.Mock()
         self.enterContext(mock.patch.object(start_gpus, "_core", core))
         config = configuration.Config(slot_bytes=4096, num_slots=4)
-        tuning = tuning_table.make({"flush_threads": 2, "flush_piece_bytes": 65536})
+        tuning = _core.parse_tuning('{"tuning": {"flush_threads": 2, "flush_piece_bytes": 65536}}')
         start_gpus.start(cuda, [3], config, tuning, gpu_writes_memory=True)
         cuda.start.assert_called_once_with(
             *(core.runtime.return_value, [3]),

@@ -16,9 +16,9 @@ Status CheckTuning(const Tuning& tuning) {
     const std::string kind =
         field.unit == 1 ? "a number"
                         : "a multiple of " + std::to_string(field.unit);
-    return Error(Code::kInvalidArgument, field.name, " is ", value,
-                 ", but must be ", kind, " from ", field.least, " to ",
-                 field.most);
+    return Error(Code::kInvalidArgument, field.name, " is ",
+                 static_cast<int64_t>(value), ", but must be ", kind, " from ",
+                 field.least, " to ", field.most);
   }
   return OkStatus();
 }
@@ -34,15 +34,20 @@ Result<Tuning> ParseTuning(const std::string& text) {
   if (right && in.peek() == '}') return tuning;
   while (right && mark != '}') {
     std::string name;
-    uint64_t value = 0;
+    int64_t value = 0;
     in >> std::quoted(name) >> colon >> value >> mark;
     const auto* const field =
         std::ranges::find(kTuningFields, name, &TuningField::name);
     right = in && colon == ':' && (mark == ',' || mark == '}');
     if (right && field == kTuningFields.end())
-      return Error(Code::kInvalidArgument, "a tuning table has no '", name,
-                   "'");
-    if (right) tuning.*field->member = value;
+      return Error(
+          Code::kInvalidArgument,
+          "another version of jax_cxl wrote this tuning table, because "
+          "this version has no '",
+          name,
+          "'; unset JAX_CXL_TUNING and run `python -m jax_cxl tune` "
+          "(or `nccl tune`) again");
+    if (right) tuning.*field->member = static_cast<uint64_t>(value);
   }
   if (!right)
     return Error(Code::kInvalidArgument,

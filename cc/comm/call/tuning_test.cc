@@ -48,5 +48,15 @@ TEST(TuningTest, RefusesWhatIsNoTable) {
         << text;
 }
 
+TEST(TuningTest, SaysThatAnotherVersionWroteTheTable) {
+  const std::string message =
+      ParseTuning(R"({"tuning": {"num_slots": 6, "gpu_levels_bytes": 1}})")
+          .status()
+          .message();
+  for (const char* part :
+       {"another version of jax_cxl", "'gpu_levels_bytes'", "run `python"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
 }  // namespace
 }  // namespace jax_cxl::comm
