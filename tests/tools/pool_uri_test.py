@@ -4,6 +4,7 @@ import dataclasses
 
 from absl.testing import absltest, parameterized
 
+from jax_cxl import _core, errors
 from jax_cxl._job.pool import pool_uri
 
 _MIB = 1 << 20
@@ -168,6 +169,16 @@ class PoolUriTest(parameterized.TestCase):
         spec = pool_uri.parse(None)
         with self.assertRaises(dataclasses.FrozenInstanceError):
             spec.bytes = 1
+
+    @parameterized.parameters(
+        ({"kind": "disk"}, "a pool cannot be in 'disk', only in shm, file or dax"),
+        ({"paths": ()}, "the pool has no name and no path"),
+        ({"paths": ("a/b",)}, "a pool in /dev/shm has one name of 1 to 64 letters"),
+    )
+    def test_core_refuses_places_that_no_uri_names(self, wrong, message):
+        place = pool_uri.parse("shm:a?size=8MiB").for_core() | {"world_size": 1} | wrong
+        with self.assertRaisesRegex(errors.CxlError, message):
+            _core.Pool.create(place)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 #include "cc/pool/media/medium.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/layout.h"
+#include "cc/pool/open/shm.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -43,8 +45,23 @@ Result<MapPiece> PartOf(const PoolFile& device, const PoolSpec& spec) {
 
 }  // namespace
 
+Result<Medium> ParseMedium(std::string_view name) {
+  const auto index = std::ranges::find(kMediumNames, name) - kMediumNames;
+  if (index < std::ssize(kMediumNames)) return static_cast<Medium>(index);
+  return Error(Code::kInvalidArgument, "a pool cannot be in '", name,
+               "', only in shm, file or dax");
+}
+
 Status CheckSpec(const PoolSpec& spec) {
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(spec.coherence));
+  if (spec.paths.empty())
+    return Error(Code::kInvalidArgument,
+                 "the pool has no name and no path; write for example "
+                 "shm:my_job or file:/mnt/pool/a");
+  if (!spec.shared() && (spec.paths.size() > 1 || !IsShmName(spec.paths[0])))
+    return Error(Code::kInvalidArgument, "a pool in /dev/shm has one name of ",
+                 kShmNames, ", not ", spec.paths.size(), " that begin with '",
+                 spec.paths[0], "'; write for example shm:my_job");
   if (spec.devices_per_path < 1 ||
       spec.devices_per_path * spec.paths.size() > kMaxExtents) {
     return Error(Code::kInvalidArgument, spec.devices_per_path,

@@ -28,6 +28,8 @@ enum class Medium : uint8_t {
 // The part of a pool URI before the colon, in the order of Medium.
 inline constexpr std::string_view kMediumNames[] = {"shm", "file", "dax"};
 
+Result<Medium> ParseMedium(std::string_view name);
+
 // Where a pool lies.
 struct PoolSpec {
   Medium medium = Medium::kShm;
@@ -66,7 +68,8 @@ struct PoolSpec {
 };
 
 // Checks everything about `spec` that can be checked without opening a path,
-// except what ParsePoolUri (uri.h) has checked.
+// except the form of paths in the file system, which ParsePoolUri (uri.h)
+// checks.
 Status CheckSpec(const PoolSpec& spec);
 
 // Opens a file or a device, which `path` names in the file system. `creating`

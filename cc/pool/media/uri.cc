@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cc/pool/layout/layout.h"
+#include "cc/pool/open/shm.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -73,13 +74,12 @@ class Parser {
     if (uri_.find('\0') != uri_.npos) return Wrong("it has a zero byte");
     const size_t colon = uri_.find(':');
     const std::string_view kind = uri_.substr(0, colon);
-    const auto medium =
-        std::ranges::find(kMediumNames, kind) - std::begin(kMediumNames);
-    if (colon == uri_.npos || medium == std::ssize(kMediumNames))
+    const Result<Medium> medium = ParseMedium(kind);
+    if (colon == uri_.npos || !medium.ok())
       return Wrong("it starts with " + Quoted(kind) +
                    ", not with shm:, file: or dax:");
-    form_ = &Forms()[medium];
-    parsed_.spec.medium = static_cast<Medium>(medium);
+    form_ = &Forms()[static_cast<size_t>(*medium)];
+    parsed_.spec.medium = *medium;
     const std::string_view rest = uri_.substr(colon + 1);
     const size_t question = rest.find('?');
     if (question != rest.npos)
@@ -168,13 +168,11 @@ class Parser {
   Status ReadPaths(std::string_view place) {
     std::vector<std::string>& paths = parsed_.spec.paths;
     if (!parsed_.spec.shared()) {
-      const auto is_allowed = [](unsigned char c) {
-        return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
-      };
-      if (place.size() > 64 || !std::ranges::all_of(place, is_allowed))
-        return Wrong("name " + Quoted(place) +
-                     " must be 1 to 64 letters, digits, '.', '_' or '-'");
-      if (!place.empty()) paths.emplace_back(place);
+      if (place.empty()) return OkStatus();
+      if (!IsShmName(place))
+        return Wrong("name " + Quoted(place) + " must be " +
+                     std::string(kShmNames));
+      paths.emplace_back(place);
       return OkStatus();
     }
     for (;;) {

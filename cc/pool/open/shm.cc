@@ -8,6 +8,8 @@
 #include <sys/sysmacros.h>
 #include <sys/un.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -94,6 +96,13 @@ std::vector<HeldLock> HeldLocks() {
       held.push_back({pid, makedev(line_major, line_minor), inode});
   }
   return held;
+}
+
+bool IsShmName(std::string_view name) {
+  return !name.empty() && name.size() <= 64 &&
+         std::ranges::all_of(name, [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+         });
 }
 
 std::string ShmPath(const std::string& name) {

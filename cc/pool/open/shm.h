@@ -19,8 +19,10 @@ namespace jax_cxl::pool {
 inline constexpr std::string_view kShmDirectory = "/dev/shm";
 inline constexpr std::string_view kShmPrefix = "jax_cxl.";
 
-// Pool URIs allow names of 1 to 64 letters, digits, '.', '_' and '-'
-// (cc/pool/media/uri.cc).
+// Returns true for the names that pools in /dev/shm may have: kShmNames.
+bool IsShmName(std::string_view name);
+inline constexpr std::string_view kShmNames =
+    "1 to 64 letters, digits, '.', '_' or '-'";
 std::string ShmPath(const std::string& name);
 
 // Reserves the name of a pool as long as the returned descriptor is open. The

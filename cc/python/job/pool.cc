@@ -51,10 +51,8 @@ auto OfPool(Return (*function)(const pool::Pool&, Args...)) {
 
 pool::PoolSpec SpecOf(const nb::dict& place) {
   pool::PoolSpec spec;
-  const auto kind = std::ranges::find(
-      pool::kMediumNames, nb::cast<std::string_view>(place["kind"]));
-  spec.medium =
-      static_cast<pool::Medium>(kind - std::begin(pool::kMediumNames));
+  spec.medium = ValueOrRaise(
+      pool::ParseMedium(nb::cast<std::string_view>(place["kind"])));
   spec.paths = nb::cast<std::vector<std::string>>(place["paths"]);
   spec.bytes = nb::cast<uint64_t>(place["bytes"]);
   spec.devices_per_path = nb::cast<int>(place["devices_per_path"]);
