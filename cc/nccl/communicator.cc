@@ -137,10 +137,10 @@ Status Communicator::status() const {
   return status_;
 }
 
-Status Communicator::CheckReady() const {
+Status Communicator::CheckReady(std::string_view function) const {
   if (opening_)
-    return Error(Code::kInvalidArgument,
-                 "the communicator is not ready yet: call "
+    return Error(Code::kInvalidArgument, function,
+                 ": the communicator is not ready yet; call "
                  "ncclCommGetAsyncError until it no longer returns "
                  "ncclInProgress");
   return status();

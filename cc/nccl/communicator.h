@@ -11,6 +11,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -66,8 +67,8 @@ class Communicator {
   // OK, or why the communicator can no longer be used.
   Status status() const;
   bool in_progress() const { return opening_; }
-  // Returns why a program cannot use the communicator now, or OK.
-  Status CheckReady() const;
+  // Returns why `function` cannot use the communicator now, or OK.
+  Status CheckReady(std::string_view function) const;
 
   // The real library's communicator, if the program has a handle of this one
   // and its ranks could not use a pool; otherwise null.

@@ -162,7 +162,7 @@ Group::Work& Group::WorkOf(Communicator* communicator) {
 
 Status Group::Add(Communicator* communicator, const Operation& operation) {
   const auto add = [&]() -> Status {
-    CXL_RETURN_IF_ERROR(communicator->CheckReady());
+    CXL_RETURN_IF_ERROR(communicator->CheckReady(NameOf(operation.verb)));
     const int rank = communicator->rank(), size = communicator->size();
     if (operation.verb == Verb::kSend || operation.verb == Verb::kRecv) {
       CXL_ASSIGN_OR_RETURN(const Transfer transfer,

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc/nccl/communicator.h"
@@ -250,11 +251,15 @@ TEST(CommunicatorTest, WithoutBlocking) {
   zero.OpenLater([&] { return Open(&zero); });
   EXPECT_TRUE(zero.in_progress());
   float value = 1;
-  EXPECT_EQ(group
-                .Add(&zero, {Verb::kAllReduce, &value, &value, 1, kFloat32,
-                             kSum, 0, nullptr})
-                .code(),
-            Code::kInvalidArgument);
+  const Operation call = {Verb::kAllReduce, &value, &value, 1,
+                          kFloat32,         kSum,   0,      nullptr};
+  // Both errors name the function of NCCL that the program called.
+  for (const auto& [status, function] :
+       {std::pair(group.Add(&zero, call), "ncclAllReduce: "),
+        std::pair(zero.CheckReady("ncclCommSplit"), "ncclCommSplit: ")}) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(status.message().starts_with(function)) << status.message();
+  }
   one.OpenLater([&] { return Open(&one); });
   for (Communicator* rank : {&zero, &one}) {
     while (rank->in_progress())

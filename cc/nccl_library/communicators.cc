@@ -65,7 +65,7 @@ NcclResult ReportOpened(const Status& status, const Config& config) {
 Status Split(Communicator* parent, int color, int key, void** communicator,
              const Config& config) {
   *communicator = nullptr;
-  CXL_RETURN_IF_ERROR(parent->CheckReady());
+  CXL_RETURN_IF_ERROR(parent->CheckReady("ncclCommSplit"));
   SplitChoice mine = {color, key, {}};
   CXL_ASSIGN_OR_RETURN(mine.token, NewToken());
   std::vector<SplitChoice> choices(parent->size());

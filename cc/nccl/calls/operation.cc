@@ -31,7 +31,7 @@ const VerbTraits& TraitsOf(Verb verb) {
 }
 
 Status CheckArguments(const Operation& operation, int size) {
-  const std::string_view name = TraitsOf(operation.verb).name;
+  const std::string_view name = NameOf(operation.verb);
   CXL_RETURN_IF_ERROR(CheckType(name, operation.type));
   if (operation.root < 0 || operation.root >= size)
     return Error(Code::kInvalidArgument, name, ": there is no rank ",
@@ -51,7 +51,7 @@ Status CheckBuffers(const Operation& operation, bool reads, bool writes) {
                         : writes && operation.output == nullptr ? "receive"
                                                                 : nullptr;
   if (missing == nullptr) return OkStatus();
-  return Error(Code::kInvalidArgument, TraitsOf(operation.verb).name, ": the ",
+  return Error(Code::kInvalidArgument, NameOf(operation.verb), ": the ",
                missing,
                " buffer is null; pass the address of memory of the GPU");
 }
@@ -69,9 +69,9 @@ Status SetReduction(const Operation& operation, int size,
     return OkStatus();
   }
   collective->call.reduce_op = ReduceOp::kSum;
-  CXL_ASSIGN_OR_RETURN(collective->factor,
-                       reductions.Find(TraitsOf(operation.verb).name, reduction,
-                                       operation.type));
+  CXL_ASSIGN_OR_RETURN(
+      collective->factor,
+      reductions.Find(NameOf(operation.verb), reduction, operation.type));
   return OkStatus();
 }
 
@@ -104,6 +104,8 @@ Result<std::vector<Transfer>> MatchLocal(
 }
 
 }  // namespace
+
+std::string_view NameOf(Verb verb) { return TraitsOf(verb).name; }
 
 Result<Collective> MakeCollective(const Operation& operation, int rank,
                                   int size, const Reductions& reductions) {

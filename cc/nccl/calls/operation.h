@@ -29,6 +29,9 @@ enum class Verb : uint8_t {
   kRecv,
 };
 
+// Returns the name of NCCL's function.
+std::string_view NameOf(Verb verb);
+
 // A CUDA stream; this layer only passes it on.
 using Stream = void*;
 
