@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -312,6 +315,33 @@ TEST(PoolTest, FileInUseNamesTheProcess) {
             Code::kAlreadyExists);
   child.Kill();
   EXPECT_EQ(CreateCode(spec), Code::kOk);
+}
+
+// In another pid namespace, the kernel does not show who holds a lock. The
+// error then names the keeper in the pool's header page.
+TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
+  const auto in_container = [](const std::function<bool()>& body) {
+    return PassesInChild([&] {
+      return unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 &&
+             mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+             PassesInChild([&] {
+               return mount("proc", "/proc", "proc", 0, nullptr) == 0 && body();
+             });
+    });
+  };
+  if (!in_container([] { return true; }))
+    GTEST_SKIP() << "this process may not make a pid namespace";
+  const TempDirectory dir;
+  PoolSpec spec = FileSpec({dir / "pool"});
+  spec.offset = FilePageBytes();
+  const auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  const std::string keeper = std::to_string(getpid());
+  EXPECT_TRUE(in_container([&] {
+    return CreateCode(spec, "in use by another job, of process " + keeper +
+                                " on host ") == Code::kAlreadyExists &&
+           !testing::Test::HasFailure();
+  }));
 }
 
 // A job is alive as long as any of its processes is alive, even if its creator

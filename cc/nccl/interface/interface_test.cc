@@ -84,6 +84,13 @@ TEST(SharedMemoryTest, Reads) {
   ASSERT_TRUE(flush.status.ok()) << flush.status.message();
   EXPECT_EQ(flush.shared_memory->spec.coherence, pool::CoherenceMode::kFlush);
   EXPECT_TRUE(flush.shared_memory->gpu_writes_memory);
+
+  const Settings file = Read({{"JAX_CXL_NCCL_POOL", "file:/mnt/pool"},
+                              {"JAX_CXL_NCCL_HOSTS", "processes"}});
+  ASSERT_TRUE(file.status.ok()) << file.status.message();
+  EXPECT_EQ(file.shared_memory->spec.medium, pool::Medium::kFile);
+  EXPECT_EQ(file.shared_memory->spec.coherence, pool::CoherenceMode::kCoherent);
+  EXPECT_FALSE(file.shared_memory->coherence_given);
 }
 
 TEST(SharedMemoryTest, Refuses) {
