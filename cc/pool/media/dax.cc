@@ -58,11 +58,14 @@ Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
   const auto size = ReadNumber({by_number, by_name}, "size");
   const auto align = ReadNumber({by_number, by_name}, "align");
   if (!size || !align) {
-    return Error(Code::kInvalidArgument, path,
-                 " is not a dax device: ", by_number, " and ", by_name,
-                 " do not state its ", size ? "alignment" : "size",
-                 "; name a device that `daxctl list` shows in devdax mode, and "
-                 "mount sysfs in containers");
+    return Error(
+        Code::kInvalidArgument, path, " is not a dax device: ", by_number,
+        " and ", by_name, " do not state its ",
+        size ? "alignment (the file `align` exists from Linux 5.10 on; "
+               "jax_cxl needs 5.14)"
+             : "size",
+        "; name a device that `daxctl list` shows in devdax mode, and "
+        "mount sysfs in containers");
   }
   if (!std::has_single_bit(*align) || *align < kPageBytes) {
     return Error(Code::kInvalidArgument, path, " states an alignment of ",

@@ -230,8 +230,14 @@ TEST_F(DaxTest, FindsTheDeviceByNameToo) {
   EXPECT_TRUE(CreateStatus(machine_.Spec({path})).ok());
 }
 
+TEST_F(DaxTest, OldKernelsDoNotStateTheAlignment) {
+  const std::string path = machine_.Add("dax0.0", 8 * kMiB, "");
+  ExpectRefused(machine_.Spec({path}),
+                "alignment (the file `align` exists from Linux 5.10 on");
+}
+
 TEST_F(DaxTest, NonsenseInSysfsIsAnError) {
-  for (const char* align : {"0", "3000000", "512", "-1", "two", ""}) {
+  for (const char* align : {"0", "3000000", "512", "-1", "two"}) {
     SCOPED_TRACE(align);
     const std::string path = machine_.Add("dax0.0", 8 * kMiB, align);
     EXPECT_EQ(CreateStatus(machine_.Spec({path})).code(),

@@ -44,7 +44,8 @@ class FakeDax {
                     -> Result<dev_t> { return numbers_.at(path); }} {}
 
   // Adds a device and describes it in the fake sysfs, under the device's
-  // number. Returns its path.
+  // number. Without an `align`, it is like the sysfs of an old kernel. Returns
+  // the device's path.
   std::string Add(const std::string& name, uint64_t size,
                   const std::string& align) {
     const std::string path = dir_ / name;
@@ -61,7 +62,7 @@ class FakeDax {
     const std::string in_sysfs = dir_ / ("sys/" + folder);
     std::filesystem::create_directories(in_sysfs);
     std::ofstream(in_sysfs + "/size") << size << "\n";
-    std::ofstream(in_sysfs + "/align") << align << "\n";
+    if (!align.empty()) std::ofstream(in_sysfs + "/align") << align << "\n";
   }
 
   void Forget(const std::string& path) {
