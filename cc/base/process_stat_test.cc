@@ -30,7 +30,7 @@ std::pair<std::string, std::string> Ended(const std::function<void()>& end) {
   return {before, after};
 }
 
-TEST(ProcessExitTest, TellsStatusesAndSignals) {
+TEST(ProcessStatTest, TellsStatusesAndSignals) {
   for (const auto& [end, expected] :
        std::vector<std::pair<std::function<void()>, std::string>>{
            {[] { _exit(0); }, "with status 0"},
@@ -45,7 +45,7 @@ TEST(ProcessExitTest, TellsStatusesAndSignals) {
   }
 }
 
-TEST(ProcessExitTest, SaysNothingOfAProcessThatRuns) {
+TEST(ProcessStatTest, SaysNothingOfAProcessThatRuns) {
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   EXPECT_EQ(DescribeExit(pidfd, getpid()), "");
   close(pidfd);

@@ -18,10 +18,9 @@ constexpr char kPsum[] =
 
 // The device of rank 0 has begun a psum. All hosts have enqueued it, and the
 // devices of ranks 1 and 2 have not finished it.
-class DeviceWaitsTest : public ThreeRanksTest {
+class DeviceWaitTest : public ThreeRanksTest {
  protected:
-  DeviceWaitsTest()
-      : waits_(&world_.pool(), &peers(), Times(), {{0, 1, 2}, 0}) {
+  DeviceWaitTest() : waits_(&world_.pool(), &peers(), Times(), {{0, 1, 2}, 0}) {
     call_.site = "train.py:33 (step)";
     Record(0, &call_);
     wait_.call = &call_;
@@ -42,7 +41,7 @@ class DeviceWaitsTest : public ThreeRanksTest {
   WaitMonitor waits_;
 };
 
-TEST_F(DeviceWaitsTest, AMemberThatIsGoneEndsACallThatStandsStill) {
+TEST_F(DeviceWaitTest, AMemberThatIsGoneEndsACallThatStandsStill) {
   EXPECT_TRUE(Check(seconds(0)).ok());
   peers().Leave(2, 4, "ValueError: no", /*program_ends=*/true);
   // Rank 2 may have sent all that the call needs. So it is too early for an
@@ -60,7 +59,7 @@ TEST_F(DeviceWaitsTest, AMemberThatIsGoneEndsACallThatStandsStill) {
   EXPECT_EQ(Detail(status, "call"), kPsum);
 }
 
-TEST_F(DeviceWaitsTest, AMemberThatHasFinishedTheCallMayBeGone) {
+TEST_F(DeviceWaitTest, AMemberThatHasFinishedTheCallMayBeGone) {
   wait_.at_work = {1};
   peers().Leave(2, 4, "", /*program_ends=*/true);
   EXPECT_TRUE(Check(seconds(0)).ok());
@@ -69,7 +68,7 @@ TEST_F(DeviceWaitsTest, AMemberThatHasFinishedTheCallMayBeGone) {
   EXPECT_TRUE(Check(milliseconds(800)).ok());
 }
 
-TEST_F(DeviceWaitsTest, AMemberThatEndedWithoutTheCallIsAMismatch) {
+TEST_F(DeviceWaitTest, AMemberThatEndedWithoutTheCallIsAMismatch) {
   wait_.missing = {1};
   peers().Leave(1, 4, "", /*program_ends=*/true);
   EXPECT_TRUE(Check(seconds(0)).ok());
@@ -81,7 +80,7 @@ TEST_F(DeviceWaitsTest, AMemberThatEndedWithoutTheCallIsAMismatch) {
   EXPECT_TRUE(Contains(Detail(status, "call_1"), "after 4 collectives"));
 }
 
-TEST_F(DeviceWaitsTest, ACallBehindOwnWorkWaitsForNobody) {
+TEST_F(DeviceWaitTest, ACallBehindOwnWorkWaitsForNobody) {
   wait_.begun = false;
   wait_.missing = {1};
   EXPECT_EQ(wait_.member(), -1);
@@ -94,7 +93,7 @@ TEST_F(DeviceWaitsTest, ACallBehindOwnWorkWaitsForNobody) {
   EXPECT_EQ(Check(seconds(21)).code(), Code::kPeerLost);
 }
 
-TEST_F(DeviceWaitsTest, AMemberThatGaveUpIsAnErrorAtOnce) {
+TEST_F(DeviceWaitTest, AMemberThatGaveUpIsAnErrorAtOnce) {
   wait_.begun = false;
   peers().GiveUp(2, Error(Code::kResourceExhausted, "the pool is full"));
   const Status status = Check(seconds(0));
@@ -102,7 +101,7 @@ TEST_F(DeviceWaitsTest, AMemberThatGaveUpIsAnErrorAtOnce) {
   EXPECT_EQ(Detail(status, "told_by"), "2");
 }
 
-TEST_F(DeviceWaitsTest, WarnsOfTheMemberThatTheDeviceNamesAndGivesUp) {
+TEST_F(DeviceWaitTest, WarnsOfTheMemberThatTheDeviceNamesAndGivesUp) {
   for (int rank : {1, 2}) {
     Call same = call_;
     Record(rank, &same);
@@ -121,7 +120,7 @@ TEST_F(DeviceWaitsTest, WarnsOfTheMemberThatTheDeviceNamesAndGivesUp) {
   EXPECT_EQ(Detail(status, "waited_s"), "5.1");
 }
 
-TEST_F(DeviceWaitsTest, BlamesTheMemberThatHasNotEnqueuedTheCall) {
+TEST_F(DeviceWaitTest, BlamesTheMemberThatHasNotEnqueuedTheCall) {
   Call same = call_;
   Record(1, &same);
   wait_.missing = {2};
@@ -134,7 +133,7 @@ TEST_F(DeviceWaitsTest, BlamesTheMemberThatHasNotEnqueuedTheCall) {
   EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(2))) << warning;
 }
 
-TEST_F(DeviceWaitsTest, ErrorsThatTheDeviceFindsHaveTheSameDetails) {
+TEST_F(DeviceWaitTest, ErrorsThatTheDeviceFindsHaveTheSameDetails) {
   Call other = call_;
   other.name = "pmax";
   other.reduce_op = ReduceOp::kMax;

@@ -19,12 +19,12 @@ namespace jax_cxl::pool {
 namespace {
 
 // Imitates two hosts whose caches are not coherent.
-class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
+class PersistentMemoryHostsTest : public testing::TestWithParam<uint64_t> {
  protected:
   static constexpr uint64_t kPayload = 3 * 4096 + 64;
   static constexpr uint64_t kWord = kMiB - 64;
 
-  IncoherentMemoryTest() {
+  PersistentMemoryHostsTest() {
     PoolSpec spec = FileSpec({dir_ / "a", dir_ / "b"}, kMiB);
     const MakeInterposer make = IncoherentHosts(GetParam(), "");
     spec.make_interposer =
@@ -55,7 +55,7 @@ class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
 };
 
 // All rounds use the same bytes, so that the reader's cache holds old data.
-TEST_P(IncoherentMemoryTest, WhatIsPublishedBeforeAWordIsReadAfterIt) {
+TEST_P(PersistentMemoryHostsTest, WhatIsPublishedBeforeAWordIsReadAfterIt) {
   ASSERT_NE(hosts_[0]->base(), hosts_[1]->base());
   for (uint64_t round = 1; round <= 30; ++round) {
     for (int device : {0, 1}) {
@@ -72,7 +72,7 @@ TEST_P(IncoherentMemoryTest, WhatIsPublishedBeforeAWordIsReadAfterIt) {
   }
 }
 
-TEST_P(IncoherentMemoryTest, HostsThatRunAtTheSameTime) {
+TEST_P(PersistentMemoryHostsTest, HostsThatRunAtTheSameTime) {
   constexpr uint64_t kRounds = 50;
   std::thread writer([&] {
     for (uint64_t round = 1; round <= kRounds; ++round) {
@@ -97,7 +97,7 @@ TEST_P(IncoherentMemoryTest, HostsThatRunAtTheSameTime) {
   EXPECT_EQ(wrong, 0u) << "the first round that was read wrong";
 }
 
-TEST_P(IncoherentMemoryTest, WritesOfDevicesArePublished) {
+TEST_P(PersistentMemoryHostsTest, WritesOfDevicesArePublished) {
   for (uint64_t round = 1; round <= 30; ++round) {
     const Bytes data = Filled(kPayload, static_cast<int>(round));
     caches_[0]->DeviceWrite(hosts_[0]->At(0, 64, kPayload), data.data(),
@@ -109,7 +109,7 @@ TEST_P(IncoherentMemoryTest, WritesOfDevicesArePublished) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, IncoherentMemoryTest,
+INSTANTIATE_TEST_SUITE_P(Seeds, PersistentMemoryHostsTest,
                          testing::Range<uint64_t>(1, 6));
 
 }  // namespace
