@@ -17,16 +17,13 @@ using plan::StepKind;
 class Lowering {
  public:
   Lowering(const plan::Request& request, const plan::Geometry& geometry,
-           const Machine& machine, const Costs& costs, bool flagged, int groups,
-           int group, const Placement& placement, const Resources& resources)
+           const Machine& machine, const Costs& costs, bool flagged,
+           const Placement& placement, const Resources& resources)
       : request_(request),
         geometry_(geometry),
         machine_(machine),
         costs_(costs),
         flagged_(flagged),
-        device_(request.rank * groups + group),
-        first_of_group_(group * request.num_ranks),
-        first_card_(group % machine.cards),
         expansion_(flagged ? plan::kFlaggedExpansion : 1),
         placement_(placement),
         resources_(resources),
@@ -49,10 +46,6 @@ class Lowering {
   static constexpr double kLinesAtOnce = 256;
 
   int rank() const { return request_.rank; }
-  // Converts a card of `placement_` to a card of this group. `placement_` is
-  // for the group whose first member is rank 0. The cards of another group are
-  // shifted by `first_card_`.
-  int OfGroup(int card) const { return (first_card_ + card) % machine_.cards; }
 
   void Add(const Step& step) {
     if (gathered_.peers > 0 && !Joins(step)) FlushGets();
@@ -88,7 +81,7 @@ class Lowering {
     task.stream = Stream::kLocal;
     task.bytes = static_cast<double>(step.bytes);
     const bool copies = step.kind == StepKind::kCopy;
-    task.uses = {{resources_.Memory(device_), copies ? 2. : 1.}};
+    task.uses = {{resources_.Memory(rank()), copies ? 2. : 1.}};
   }
 
   // Returns true if the put `step` becomes a part of the previous put's task.
@@ -167,8 +160,8 @@ class Lowering {
   void FlushGets() {
     if (gathered_.peers == 0) return;
     Task task = Incoming(gathered_.peers, gathered_.bytes);
-    task.first = first_of_group_ + gathered_.first;
-    task.last = first_of_group_ + gathered_.last;
+    task.first = gathered_.first;
+    task.last = gathered_.last;
     task.value = gathered_.round + 1;
     AddIncoming(std::move(task));
     written_.push_back({gathered_.to, gathered_.end, LastIndex()});
@@ -184,8 +177,8 @@ class Lowering {
       ++peers;
     }
     Task task = Incoming(peers, static_cast<double>(step.bytes) * peers);
-    task.first = first_of_group_ + step.first;
-    task.last = first_of_group_ + step.last;
+    task.first = step.first;
+    task.last = step.last;
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
       // The task reads and writes at the same time, so the slower direction
@@ -234,13 +227,13 @@ class Lowering {
     task.latency += FlushTime(bytes, costs_.drop_rate);
     if (bytes == 0) return task;
     if (!flagged_) task.latency += costs_.get_latency;
-    task.uses = {{resources_.GpuIn(device_), 1},
-                 {resources_.UplinkIn(device_), 1}};
+    task.uses = {{resources_.GpuIn(rank()), 1},
+                 {resources_.UplinkIn(rank()), 1}};
     for (int card = 0; card < machine_.cards; ++card) {
       if (cards_read_[card] == 0) continue;
       const double share = static_cast<double>(cards_read_[card]) / bytes;
-      task.uses.push_back({resources_.CardOut(OfGroup(card)), share});
-      task.uses.push_back({resources_.CardBoth(OfGroup(card)), share});
+      task.uses.push_back({resources_.CardOut(card), share});
+      task.uses.push_back({resources_.CardBoth(card), share});
     }
     return task;
   }
@@ -254,14 +247,14 @@ class Lowering {
   // bytes in all, and `share` bytes for each byte that it moves. The written
   // bytes are distributed over the cards like cards_written_.
   std::vector<Use> UsesOut(uint64_t bytes, double share) const {
-    std::vector<Use> uses = {{resources_.GpuOut(device_), share},
-                             {resources_.UplinkOut(device_), share}};
+    std::vector<Use> uses = {{resources_.GpuOut(rank()), share},
+                             {resources_.UplinkOut(rank()), share}};
     for (int card = 0; card < machine_.cards; ++card) {
       if (cards_written_[card] == 0) continue;
       const double part = share * static_cast<double>(cards_written_[card]) /
                           static_cast<double>(bytes);
-      uses.push_back({resources_.CardIn(OfGroup(card)), part});
-      uses.push_back({resources_.CardBoth(OfGroup(card)), part});
+      uses.push_back({resources_.CardIn(card), part});
+      uses.push_back({resources_.CardBoth(card), part});
     }
     return uses;
   }
@@ -313,10 +306,7 @@ class Lowering {
   const Machine& machine_;
   const Costs& costs_;
   const bool flagged_;
-  const int device_;          // rank of the machine
-  const int first_of_group_;  // in the graph
-  const int first_card_;      // of the ring of the first member
-  bool begun_ = false;        // a flagged call has done its first put
+  bool begun_ = false;  // a flagged call has done its first put
   const double expansion_;
   const Placement& placement_;
   const Resources& resources_;
@@ -337,11 +327,10 @@ class Lowering {
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options) {
-  if (request.num_ranks * options.groups != machine.ranks()) {
-    return Error(Code::kInvalidArgument, options.groups, " groups of ",
-                 request.num_ranks, " ranks do not fill a machine of ",
-                 machine.ranks(),
-                 " ranks; change the number of groups or of ranks");
+  if (request.num_ranks != machine.ranks()) {
+    return Error(Code::kInvalidArgument, "a call of ", request.num_ranks,
+                 " ranks does not fill a machine of ", machine.ranks(),
+                 " ranks; change the number of ranks");
   }
   const Resources resources(machine);
   const bool flagged = options.flags && plan::OutputBytes(request) > 0 &&
@@ -359,16 +348,11 @@ Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
   // latency of a get is paid only once, as a part of the doorbell's time, and
   // not for each get.
   if (flagged) graph.doorbell_seconds += costs.get_latency;
-  graph.group_size = request.num_ranks;
-  graph.ranks.resize(machine.ranks());
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
     CXL_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request, ring));
-    for (int group = 0; group < options.groups; ++group) {
-      graph.ranks[group * request.num_ranks + request.rank] =
-          Lowering(request, ring, machine, costs, flagged, options.groups,
-                   group, placement, resources)
-              .Run(plan);
-    }
+    graph.ranks.push_back(
+        Lowering(request, ring, machine, costs, flagged, placement, resources)
+            .Run(plan));
   }
   return graph;
 }

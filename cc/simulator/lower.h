@@ -14,11 +14,6 @@ struct LowerOptions {
   bool flags = false;
   // How the blocks of a kernel divide the slots, in calls without flags.
   plan::Stripes stripes = {};
-  // Groups that make the same call at the same time: member m of group g is
-  // rank m * groups + g of the machine. If there are as many groups as a host
-  // has GPUs, each group has one GPU of every host, as in a collective in
-  // levels.
-  int groups = 1;
 };
 
 // Makes the tasks by which GPUs execute the plans of all ranks. A rank does its

@@ -13,12 +13,11 @@ namespace jax_cxl::sim {
 // large groups the units are smaller, and very large groups have fewer blocks.
 plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks);
 
-// The cards on which the bytes of slots lie. In the group of rank 0, slot s of
-// rank r lies on card (r * cards / ranks + s) % cards (comm::AllocateChannel).
-// In another group, the cards are shifted by the rank of the group's first
-// member. If the stripes are Stripes(), all bytes of a round lie in one slot.
-// With other stripes, each block of a kernel uses a slot of its own in a round,
-// and the stripes of the block lie in that slot.
+// The cards on which the bytes of slots lie. Slot s of rank r lies on card
+// (r * cards / ranks + s) % cards (comm::AllocateChannel). If the stripes are
+// Stripes(), all bytes of a round lie in one slot. With other stripes, each
+// block of a kernel uses a slot of its own in a round, and the stripes of the
+// block lie in that slot.
 class Placement {
  public:
   Placement(const plan::Geometry& geometry, const plan::Stripes& stripes,

@@ -39,20 +39,6 @@ Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
   return count / per_round <= few_rounds ? 0 : per_round;
 }
 
-// Returns the bytes on the busiest card. `by_card` has the bytes of one group.
-// The rings of each group begin one card after the rings of the previous group.
-uint64_t MostOfCard(const std::vector<uint64_t>& by_card, int groups) {
-  const int cards = static_cast<int>(by_card.size());
-  uint64_t most = 0;
-  for (int card = 0; card < cards; ++card) {
-    uint64_t bytes = 0;
-    for (int group = 0; group < groups; ++group)
-      bytes += by_card[(card + group) % cards];
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
 }  // namespace
 
 Result<Report> RunPlans(const plan::Request& request,
@@ -85,8 +71,7 @@ Result<Report> RunPlans(const plan::Request& request,
 
 Result<Counted> CountBytes(plan::Request request,
                            const plan::Geometry& geometry,
-                           const plan::Stripes& stripes, int cards,
-                           int groups) {
+                           const plan::Stripes& stripes, int cards) {
   if (cards < 1)
     return Error(Code::kInvalidArgument, "cards is ", cards,
                  ", but must be at least 1");
@@ -133,10 +118,7 @@ Result<Counted> CountBytes(plan::Request request,
     counted.all.written += moved.written;
     counted.all.read += moved.read;
   }
-  counted.all.written *= groups;
-  counted.all.read *= groups;
-  counted.most_by_card = {MostOfCard(written, groups),
-                          MostOfCard(read, groups)};
+  counted.most_by_card = {std::ranges::max(written), std::ranges::max(read)};
   return counted;
 }
 

@@ -34,18 +34,16 @@ Result<Report> RunPlans(const plan::Request& request,
 
 // The bytes that plans move, counted from their steps. plan::Verify returns the
 // same numbers with a proof, but the proof takes too long for 1,024 ranks.
-// `groups` has the same meaning as in LowerOptions.
 struct Counted {
   plan::PoolBytes
       most_by_rank;  // the largest of any rank, for writes and reads separately
   plan::PoolBytes most_by_card;
-  plan::PoolBytes all;  // of all groups
+  plan::PoolBytes all;
 };
 
 Result<Counted> CountBytes(plan::Request request,
                            const plan::Geometry& geometry,
-                           const plan::Stripes& stripes, int cards,
-                           int groups = 1);
+                           const plan::Stripes& stripes, int cards);
 
 }  // namespace jax_cxl::sim
 

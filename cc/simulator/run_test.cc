@@ -245,17 +245,17 @@ TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
 // GPUs that have their own links are not slowed down by the other GPUs of their
 // host, as long as the cards are fast enough. GPUs that share one link share
 // its rate.
-TEST(RunTest, GroupsShareTheLinksOfTheirHosts) {
+TEST(RunTest, GpusShareTheLinksOfTheirHosts) {
   constexpr int kHosts = 3, kGpus = 4;
-  const plan::Request request =
-      RequestOf(Op::kAllGather, kHosts, uint64_t{256} << 20);
   auto run = [&](int gpus, int links) {
+    const plan::Request request =
+        RequestOf(Op::kPermute, kHosts * gpus, uint64_t{256} << 20);
     Machine machine = TestMachine(kHosts, 1);
     machine.gpus_per_host = gpus;
     machine.links_per_host = links;
     machine.card_in = machine.card_out = machine.card_both = 1000 * kGB;
-    return Seconds(RunPlans(request, {.num_slots = 12}, machine, TestCosts(),
-                            {.groups = gpus}, 0));
+    return Seconds(
+        RunPlans(request, {.num_slots = 12}, machine, TestCosts(), {}, 0));
   };
   const double alone = run(1, 1);
   EXPECT_NEAR(run(kGpus, kGpus) / alone, 1, 1e-6);
@@ -263,30 +263,11 @@ TEST(RunTest, GroupsShareTheLinksOfTheirHosts) {
   EXPECT_NEAR(run(kGpus, 1) / alone, 4 * 20 / 55., .02);
 }
 
-// Two members have rings of 12 slots on 16 cards. With one group, 8 cards have
-// twice the load of the others. With eight groups, all cards have the same
-// load.
-TEST(RunTest, GroupsLoadTheCardsAlike) {
-  constexpr int kCards = 16;
-  const plan::Geometry geometry{
-      .slot_bytes = 4096, .num_slots = 12, .num_devices = kCards};
-  const plan::Request request = RequestOf(Op::kAllGather, 2, 24 * 4096);
-  auto unevenness = [&](int groups) {
-    const Counted counted = *CountBytes(request, geometry, {}, kCards, groups);
-    return static_cast<double>(counted.most_by_card.written) * kCards /
-           static_cast<double>(counted.all.written);
-  };
-  EXPECT_DOUBLE_EQ(unevenness(1), 4 / 3.);
-  EXPECT_DOUBLE_EQ(unevenness(8), 1);
-}
-
-TEST(RunTest, GroupsHaveToFillTheMachine) {
+TEST(RunTest, RanksHaveToFillTheMachine) {
   Machine machine = TestMachine(3, 6);
   machine.gpus_per_host = 2;
   const plan::Request request = RequestOf(Op::kAllGather, 3, 1024);
-  EXPECT_EQ(RunPlans(request, {}, machine, TestCosts(), {.groups = 3}, 0)
-                .status()
-                .code(),
+  EXPECT_EQ(RunPlans(request, {}, machine, TestCosts(), {}, 0).status().code(),
             Code::kInvalidArgument);
 }
 

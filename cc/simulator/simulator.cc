@@ -64,10 +64,7 @@ class Simulator {
       : resources_(resources),
         graph_(graph),
         fair_share_(resources.rates()),
-        ranks_(graph.ranks.size()),
-        group_size_(graph.group_size > 0
-                        ? graph.group_size
-                        : static_cast<int>(graph.ranks.size())) {
+        ranks_(graph.ranks.size()) {
     const size_t n = graph.ranks.size();
     outcome_.moved.resize(resources.size());
     for (auto& heard : heard_) heard.resize(n);
@@ -117,8 +114,6 @@ class Simulator {
     return graph_.ranks[rank][index];
   }
 
-  int FirstOfGroup(int rank) const { return rank / group_size_ * group_size_; }
-
   void At(double at, Timer timer) {
     timer.at = at;
     timer.order = order_++;
@@ -132,7 +127,7 @@ class Simulator {
     state.ready = state.waits = false;
     if (state.next == state.tasks.size()) return;
     state.behind = TaskOf(rank, state.tasks[state.next]).first;
-    state.behind_released = FirstOfGroup(rank);
+    state.behind_released = 0;
     CheckWaits(rank, stream);
   }
 
@@ -143,7 +138,7 @@ class Simulator {
     if (task.after != kNone && !ranks_[rank].done[task.after]) return;
     if (task.released > 0 &&
         !Heard(rank, stream, Doorbell::kReleased, task.released,
-               FirstOfGroup(rank) + group_size_, state.behind_released)) {
+               static_cast<int>(ranks_.size()), state.behind_released)) {
       return;
     }
     if (task.await != Doorbell::kNone &&
@@ -290,7 +285,6 @@ class Simulator {
   const TaskGraph& graph_;
   FairShare fair_share_;
   std::vector<RankState> ranks_;
-  const int group_size_;
   double now_ = 0;
   size_t left_ = 0;  // unfinished tasks
   uint64_t order_ = 0;

@@ -134,27 +134,6 @@ TEST(SimulatorTest, BarrierTakesADoorbell) {
   EXPECT_DOUBLE_EQ(Seconds(resources, graph), 1 + 2 + 5);
 }
 
-// There are two groups of two ranks. A rank waits only for the releases of its
-// own group.
-TEST(SimulatorTest, GroupsDoNotWaitForEachOther) {
-  const Resources resources(SlowMachine(4, 1));
-  TaskGraph graph{.doorbell_seconds = 1, .group_size = 2, .ranks = {}};
-  for (int rank = 0; rank < 4; ++rank) {
-    Task ring;
-    ring.stream = Stream::kRelease;
-    ring.setup = rank < 2 ? 2 : 10;  // the second group is slow
-    ring.rings = Doorbell::kReleased;
-    ring.rung = 1;
-    Task wait;
-    wait.stream = Stream::kOut;
-    wait.released = 1;
-    wait.setup = rank < 2 ? 20 : 3;
-    graph.ranks.push_back({ring, wait});
-  }
-  // The first group takes 2 + 1 + 20 s, and the second one 10 + 1 + 3 s.
-  EXPECT_DOUBLE_EQ(Seconds(resources, graph), 23);
-}
-
 TEST(MachineTest, GpusShareTheLinksOfTheirHostEvenly) {
   Machine machine = SlowMachine(2, 1);
   machine.gpus_per_host = 4;

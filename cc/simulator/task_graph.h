@@ -33,7 +33,7 @@ struct Task {
   int first = 0;
   int last = 0;
   uint64_t value = 0;
-  uint64_t released = 0;  // also: its group has rung kReleased up to this
+  uint64_t released = 0;  // also: the others have rung kReleased up to this
   int after = -1;
 
   // The doorbell that rings when the task is done. All ranks hear it
@@ -47,9 +47,6 @@ struct Task {
 struct TaskGraph {
   double start = 0;             // no task begins earlier
   double doorbell_seconds = 0;  // from ringing to hearing
-  // The ranks of a group are consecutive, and a group has `group_size` ranks.
-  // 0: all ranks are one group.
-  int group_size = 0;
   std::vector<std::vector<Task>> ranks;
 };
 

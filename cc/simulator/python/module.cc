@@ -121,44 +121,37 @@ NB_MODULE(_simulator, m) {
       "simulate_plans",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,
          const sim::Machine& machine, const sim::Costs& costs,
-         const plan::Geometry& geometry, bool flags, uint64_t sample_rounds,
-         int groups) {
-        if (groups < 1 || machine.ranks() % groups != 0)
-          throw nb::value_error("the groups have to be equal");
-        const int ranks = machine.ranks() / groups;
+         const plan::Geometry& geometry, bool flags, uint64_t sample_rounds) {
+        const int ranks = machine.ranks();
         const plan::Request request =
             MakeRequest(op, ranks, count, element_bytes);
         sim::LowerOptions options;
-        options.groups = groups;
         options.flags = flags;
         options.stripes =
             sim::KernelStripes(geometry.slot_bytes, machine.cards, ranks);
         return ValueOrRaise(sim::RunPlans(request, geometry, machine, costs,
                                           options, sample_rounds));
       },
-      "The plans of jax_cxl for one call of each group, executed on the model.",
+      "The plans of jax_cxl for a call of all ranks, executed on the model.",
       "op"_a, "count"_a, "element_bytes"_a, "machine"_a, "costs"_a,
-      nb::kw_only(), "geometry"_a, "flags"_a, "sample_rounds"_a,
-      "groups"_a = 1);
+      nb::kw_only(), "geometry"_a, "flags"_a, "sample_rounds"_a);
   m.def(
       "count_plan_bytes",
       [](const std::string& op, int ranks, uint64_t count,
-         uint32_t element_bytes, const plan::Geometry& geometry, int cards,
-         int groups) {
+         uint32_t element_bytes, const plan::Geometry& geometry, int cards) {
         const sim::Counted counted = ValueOrRaise(sim::CountBytes(
             MakeRequest(op, ranks, count, element_bytes), geometry,
-            sim::KernelStripes(geometry.slot_bytes, cards, ranks), cards,
-            groups));
+            sim::KernelStripes(geometry.slot_bytes, cards, ranks), cards));
         nb::dict values;
         values["rank"] = Pair(counted.most_by_rank);
         values["card"] = Pair(counted.most_by_card);
         values["all"] = Pair(counted.all);
         return values;
       },
-      "Bytes (written, read) that the plans of a call of each group move: the "
-      "most of any rank, the most of any card, and all.",
+      "Bytes (written, read) that the plans of a call move: the most of any "
+      "rank, the most of any card, and all.",
       "op"_a, "ranks"_a, "count"_a, "element_bytes"_a, nb::kw_only(),
-      "geometry"_a, "cards"_a, "groups"_a = 1);
+      "geometry"_a, "cards"_a);
   m.def(
       "bound_bytes",
       [](const std::string& op, int ranks, uint64_t count,
