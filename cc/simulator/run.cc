@@ -19,7 +19,6 @@ Result<Report> Run(const TaskGraph& graph, const Machine& machine) {
   Report report;
   report.seconds = outcome.seconds;
   report.busy = outcome.busy;
-  report.events = outcome.events;
   if (outcome.busiest >= 0) report.busiest = resources.Name(outcome.busiest);
   return report;
 }
@@ -64,7 +63,6 @@ Result<Report> RunPlans(const plan::Request& request,
   const double rest =
       static_cast<double>(request.count - 2 * half) / static_cast<double>(half);
   report.seconds += rest * (report.seconds - first.seconds);
-  report.events += first.events;
   report.sampled = true;
   return report;
 }

@@ -15,9 +15,8 @@ namespace jax_cxl::sim {
 
 struct Report {
   double seconds = 0;
-  std::string busiest;  // the resource with the highest utilization
-  double busy = 0;      // its utilization
-  uint64_t events = 0;
+  std::string busiest;   // the resource with the highest utilization
+  double busy = 0;       // its utilization
   bool sampled = false;  // true if not all rounds were run
 };
 

@@ -199,7 +199,6 @@ class Simulator {
     const Task& task = TaskOf(rank, index);
     state.done[index] = true;
     --left_;
-    ++outcome_.events;
     if (task.rings != Doorbell::kNone) {
       At(now_ + graph_.doorbell_seconds, {.kind = Timer::kHeard,
                                           .rank = rank,

@@ -12,7 +12,6 @@ namespace jax_cxl::sim {
 struct Outcome {
   double seconds = 0;         // until the last rank's last task is done
   std::vector<double> moved;  // bytes, by resource
-  size_t events = 0;
 
   // The resource with the highest utilization, and its utilization.
   int busiest = -1;

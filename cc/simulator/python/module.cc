@@ -90,9 +90,6 @@ NB_MODULE(_simulator, m) {
       .def_rw("slot_bytes", &plan::Geometry::slot_bytes)
       .def_rw("num_slots", &plan::Geometry::num_slots)
       .def_rw("all_read_bytes", &plan::Geometry::all_read_bytes)
-      .def_rw("num_devices", &plan::Geometry::num_devices)
-      .def_rw("min_chunk_bytes", &plan::Geometry::min_chunk_bytes)
-      .def_rw("device_parts", &plan::Geometry::device_parts)
       .def_rw("part_alignment", &plan::Geometry::part_alignment);
   m.def(
       "gpu_geometry",
@@ -109,13 +106,10 @@ NB_MODULE(_simulator, m) {
       "The rings of a group of GPUs in a pool of `devices` devices, for "
       "kernels.",
       "num_devices"_a, "num_ranks"_a, "slot_bytes"_a = plan::kGpuSlotBytes);
-  m.attr("FLAGGED_BYTES") = plan::kFlaggedBytes;
   nb::class_<sim::Report>(m, "SimReport")
       .def_ro("seconds", &sim::Report::seconds)
       .def_ro("busiest", &sim::Report::busiest)
-      .def_ro("busy", &sim::Report::busy)
-      .def_ro("events", &sim::Report::events)
-      .def_ro("sampled", &sim::Report::sampled);
+      .def_ro("busy", &sim::Report::busy);
 
   m.def(
       "simulate_plans",
