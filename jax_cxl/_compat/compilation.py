@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,14 +70,23 @@ class Compilation:
 
         JAX counts launches by a hash of XLA's text of the compiled program. By default this text
         contains the lines from which the program was called, which may differ between equal
-        programs. This option leaves them out.
+        programs. This option leaves them out. The text also contains names of operations.
         """
         self.options.executable_build_options.debug_options.xla_dump_disable_metadata = True
 
     def text(self) -> str:
-        """Returns a text of the program and of the options that the user gave, without lines."""
-        module = self.module.operation.get_asm(enable_debug_info=False, large_elements_limit=None)
-        return f"{self.options.env_option_overrides} {module}"
+        """Returns a text of the program and of the options that the user gave, without lines.
+
+        JAX counts the launches of programs with equal texts together, if XLA has equal settings.
+        """
+        module, located = (
+            self.module.operation.get_asm(enable_debug_info=debug, large_elements_limit=None)
+            for debug in (False, True)
+        )
+        # XLA names an instruction by the last part of its operation's name.
+        names = dict(re.findall(r'^(#loc\d+) = loc\("(?:.*/)?(.*?)"[()]', located, re.M))
+        used = [names.get(of) for of in re.findall(r" loc\((#loc\d*)\)$", located, re.M)]
+        return f"{self.options.env_option_overrides} {used} {module}"
 
 
 def around_compilation(

@@ -71,6 +71,15 @@ class CallsTest(parameterized.TestCase):
         if name not in ("axis_index", "constants"):
             self.assertIn(OURS, module)
 
+    def test_programs_that_differ_only_in_names(self):
+        # JAX calls the sum psum in one program and psum_invariant in the other. It counts their
+        # launches apart.
+        x = harness.values(4, 9)
+        with replace():
+            for check_vma in (False, True, False):
+                actual = harness.run(CALLS["psum"], x, check_vma=check_vma)
+                harness.check_equal(actual, np.broadcast_to(x.sum(0), x.shape))
+
     @parameterized.product(
         name=("psum", "pmean", "all_gather", "psum_scatter_tiled", "all_to_all_tiled", "ppermute"),
         check_vma=(False, True),
