@@ -73,6 +73,14 @@ class SourcesTest(StoreCase):
         self.assertEqual((a, hash(a)), (again, hash(again)))
         self.assertNotEqual(a, b)
 
+    def test_rows_and_buffers_of_other_sizes_are_refused(self):
+        self.create(random_rows((8, 4), "float32"))
+        column = jax_cxl.Table.open(self.store, "table")._columns["rows"].native
+        for out in (np.zeros(2 * 16 - 1, np.uint8), np.zeros(2 * 16 + 1, np.uint8)):
+            with self.assertRaisesRegex(jax_cxl.CxlError, "2 rows .* have the wrong size"):
+                column.read(np.array([0, 7]), out)
+            self.assertFalse(out.any())
+
     def test_blocks_do_not_fill_the_memory(self):
         rows = random_rows((4096, 4096), "float32")  # 64 MiB
         np.save(self.folder / "rows.npy", rows)

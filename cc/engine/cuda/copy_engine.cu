@@ -49,21 +49,25 @@ __global__ void Trap() { __trap(); }
 using WordOperation = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t,
                                    unsigned int);
 
+cudaError_t Enqueue(WordOperation operation, cudaStream_t stream,
+                    const uint64_t* word, uint64_t value, unsigned int flags) {
+  if (operation == nullptr) return cudaErrorNotSupported;  // by the driver
+  // CUresult and cudaError_t use the same numbers.
+  return static_cast<cudaError_t>(
+      operation(stream, reinterpret_cast<CUdeviceptr>(word), value, flags));
+}
+
 // `condition` compares the word with `value`.
 cudaError_t AwaitWord(cudaStream_t stream, const uint64_t* word, uint64_t value,
                       CUstreamWaitValue_flags condition) {
   static const auto await = InDriver<WordOperation>("cuStreamWaitValue64");
-  // CUresult and cudaError_t use the same numbers.
-  return static_cast<cudaError_t>(
-      await(stream, reinterpret_cast<CUdeviceptr>(word), value, condition));
+  return Enqueue(await, stream, word, value, condition);
 }
 
 // A reader of the word sees all earlier work of the stream.
 cudaError_t StoreWordOn(cudaStream_t stream, uint64_t* word, uint64_t value) {
   static const auto store = InDriver<WordOperation>("cuStreamWriteValue64");
-  return static_cast<cudaError_t>(store(stream,
-                                        reinterpret_cast<CUdeviceptr>(word),
-                                        value, CU_STREAM_WRITE_VALUE_DEFAULT));
+  return Enqueue(store, stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 // Copies of one round, with no waits between them. CUDA accepts such copies as

@@ -72,8 +72,7 @@ Status Prefault(std::byte* begin, uint64_t bytes) {
   do {
     result = madvise(begin, bytes, MADV_POPULATE_WRITE);
   } while (result != 0 && (errno == EINTR || errno == EAGAIN));
-  // EINVAL: a kernel before 5.14. Then the first accesses make the pages
-  // present.
+  // EINVAL: a kernel before 5.14. Then first accesses make pages present.
   if (result == 0 || errno == EINVAL) return OkStatus();
   return Error(Code::kResourceExhausted, "cannot make ", FormatBytes(bytes),
                " of the pool present in memory: ",

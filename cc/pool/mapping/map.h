@@ -37,7 +37,8 @@ Result<Mapping> MapContiguous(const std::vector<MapPiece>& pieces);
 
 // Makes every page of the range present and writable, so that no collective has
 // to wait for a page fault later. Leaves the contents unchanged. The range's
-// space in the file must be reserved.
+// space in the file must be reserved. Kernels before 5.14 cannot do this: there
+// it does nothing.
 Status Prefault(std::byte* begin, uint64_t bytes);
 
 }  // namespace jax_cxl::pool

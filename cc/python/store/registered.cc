@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <shared_mutex>
 #include <span>
 #include <utility>
 
@@ -62,6 +63,7 @@ void BindTables(nb::module_& m) {
           "write",
           [](const TableColumn& self, const Rows& rows,
              const ConstBytes& data) {
+            std::shared_lock in_use(self->in_use);
             return table::WriteRows(
                 *self.get(), std::span(rows.data(), rows.size()),
                 std::as_bytes(std::span(data.data(), data.size())));
@@ -76,11 +78,14 @@ void BindTables(nb::module_& m) {
                         .wide = true},
                 .mode = table::Mode::kError,
                 .output = reinterpret_cast<std::byte*>(out.data())};
+            std::shared_lock in_use(self->in_use);
+            if (self->closed || out.size() != rows.size() * self->row_bytes)
+              return table::SizeError(rows.size());
             const Status taken =
                 table::TakeRows(*self.get(), request, 0, rows.size());
             return taken.ok() ? self->CheckIntact() : taken;
           },
-          "rows"_a, "out"_a, Unlocked(), "`out` has room for the rows.")
+          "rows"_a, "out"_a, Unlocked(), "`out` has room for just the rows.")
       .def_prop_ro("taken",
                    [](const TableColumn& self) { return self->taken->load(); });
 }

@@ -20,9 +20,7 @@ Status WriteRows(const Column& column, std::span<const int64_t> rows,
   };
   if (column.closed || data.size() != rows.size() * column.row_bytes ||
       std::ranges::any_of(rows, outside))
-    return Error(Code::kInvalidArgument, rows.size(),
-                 " rows are not rows of this table, or have the wrong size; "
-                 "please report this to jax_cxl");
+    return SizeError(rows.size());
   // The caller has stored the step in `begun`. With this fence, readers that
   // see a new byte of a row also see this step there.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -38,6 +36,12 @@ Status WriteRows(const Column& column, std::span<const int64_t> rows,
     from += column.row_bytes;
   }
   return column.CheckIntact();
+}
+
+Status SizeError(uint64_t rows) {
+  return Error(Code::kInvalidArgument, rows,
+               " rows are not rows of this table, or have the wrong size; "
+               "please report this to jax_cxl");
 }
 
 std::atomic<uint64_t>* RowsTaken(int64_t table) {

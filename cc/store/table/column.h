@@ -74,9 +74,14 @@ struct Column : ColumnPlace {
 // Overwrites rows of a trained table, and publishes them. The caller owns the
 // parts of these rows, and has already stored the step in the words `begun` of
 // these parts. Fails with kInvalidArgument, before it changes anything, if a
-// row is outside of the table or `data` has the wrong size.
+// row is outside of the table or `data` has the wrong size. The caller holds
+// `column.in_use`.
 Status WriteRows(const Column& column, std::span<const int64_t> rows,
                  std::span<const std::byte> data);
+
+// Returns the error for `rows` rows that are not in a table, or whose bytes do
+// not fit into a buffer exactly.
+Status SizeError(uint64_t rows);
 
 // Returns the word that counts the rows that this process takes of the table
 // with this identity. The word is never destroyed.

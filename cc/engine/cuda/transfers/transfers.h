@@ -15,20 +15,22 @@ namespace jax_cxl::cuda {
 // (flagged/flagged.h), or within the device.
 enum class Way : uint32_t { kSlots, kFlagged, kCopy };
 
-// A transfer from one rank of a pair to the other. It runs as a call of the
-// pair's channel, namely as a broadcast from member 0, the sender.
+// A transfer from one rank of a pair to the other runs as a call of the pair's
+// channel, namely as a broadcast from member 0, the sender. A transfer of a
+// rank to itself (kCopy) has no channel.
 struct DeviceTransfer {
   DeviceCall call;  // kCopy: only its input and output
   Way way = Way::kSlots;
   uint32_t bytes = 0;  // unless it goes through slots
 };
 
+inline constexpr uint64_t kMostCopiedByKernel = 4 << 20;
+
 // Returns a transfer of a rank to itself. Beside other transfers it takes no
 // time of its own. A copy engine would make the stream's kernels wait.
-inline constexpr uint64_t kMostCopiedByKernel = 4 << 20;
 DeviceTransfer MakeCopy(void* to, const void* from, uint32_t bytes);
 
-// Enqueues at most kMostTransfers transfers, each on a channel of its own. The
+// Enqueues at most kMostTransfers transfers, no two on the same channel. The
 // transfers run side by side in one kernel, with `shape.blocks` blocks each.
 // `shape` must give each block kMaxThreads threads that move data. The number
 // of each call is in the device's memory, as it is for LaunchCounted

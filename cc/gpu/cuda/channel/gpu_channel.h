@@ -49,8 +49,8 @@ struct DeviceBuffers {
 // StreamChannel, and the device those of a CountedChannel. This class has
 // everything else.
 //
-// One thread at a time may open and connect a channel and enqueue calls, and
-// another thread may call Check, Abort and stats.
+// One thread at a time may open and connect a channel and enqueue calls.
+// Meanwhile another thread may call Check, Abort and stats, one after another.
 class GpuChannel {
  public:
   virtual ~GpuChannel() = default;
