@@ -178,6 +178,21 @@ class ResidualsTest(parameterized.TestCase):
         # Each of the two calls puts "x" and, in the scan, "h".
         self.assertEqual(text.count(f"@{contract.PUT_RESIDUAL_TARGET}"), 4)
 
+    def test_names_in_while_loops_are_computed_again(self):
+        def layer(x, w):
+            x = checkpoint_name(x, "x")
+            once = lambda h: checkpoint_name(0.5 * h, "x")  # noqa: E731
+            h = jax.lax.while_loop(lambda h: jnp.max(h) > 1, once, jax.lax.stop_gradient(x))
+            return x + jnp.tanh(x @ w["in"]) @ w["out"] * h, None
+
+        self.check(self.offloaded(layer, names="x"), jax.checkpoint(layer))
+
+        def loop(x):
+            return jax.lax.while_loop(jnp.any, lambda x: checkpoint_name(x - 1, "x"), x)
+
+        with self.assertRaisesRegex(ValueError, "loop names no value 'x'.*outside of .*while_loop"):
+            self.offloaded(loop, names="x")(jnp.ones(3))
+
     def test_vmap_of_layers(self):
         weights, x = _arrays()
         mapped = lambda body: lambda x, w: jax.vmap(body, (0, None))(x, w)  # noqa: E731

@@ -128,7 +128,7 @@ class _Offloaded:
         if missing := self.shardings.keys() - {name for name, *_ in found}:
             raise ValueError(
                 f"{getattr(self.f, '__name__', self.f)} names no value {min(missing)!r}: name it"
-                " with jax.ad_checkpoint.checkpoint_name"
+                " with jax.ad_checkpoint.checkpoint_name, outside of jax.lax.while_loop"
             )
         ring = self._ring_for(found)
         numbers = iter(range(len(found)))
@@ -202,7 +202,8 @@ def _replace(jaxpr: Any, replaced: Callable[[Any, str], Any]) -> Any:
 
 
 def _inner(eqn: Any) -> Iterator[Any]:
-    for x in eqn.params.values():
+    # A while loop has no residuals: JAX computes its values again.
+    for x in () if eqn.primitive.name == "while" else eqn.params.values():
         for each in x if isinstance(x, tuple | list) else (x,):
             if _is_jaxpr(each):
                 yield getattr(each, "jaxpr", each)
