@@ -44,6 +44,16 @@ def processes() -> list[int]:
     return exchange.processes()
 
 
+def job() -> tuple[int, ...]:
+    """Returns the generation of the job, which grows with each regroup, and its processes."""
+    alive = processes()
+    if len(alive) == 1:
+        return 0, *alive
+    from jax_cxl._job import lifecycle
+
+    return getattr(lifecycle.current(), "generation", 0), *alive
+
+
 def is_connected() -> bool:
     """Whether `jax.distributed` has connected several processes. JAX makes no devices for this."""
     if not frameworks.jax():
@@ -91,9 +101,21 @@ def ranks_of(processes: Sequence[int]) -> list[int]:
 
 
 def lost_rank(processes: Sequence[int]) -> int | None:
-    """Returns a rank of a process that has ended, None if there is none."""
-    ended = (rank for rank in ranks_of(processes) if _core.rank_lost(rank) or _core.rank_left(rank))
-    return next(ended, None)
+    """Returns a rank of a process that has ended or was left out by a regroup, None if none."""
+    if (jax := frameworks.jax()) is None:
+        return None
+    from jax_cxl._job import lifecycle
+
+    if (running := lifecycle.current()) is None:
+        return None
+    for rank, device in enumerate(jax.devices()):
+        if device.process_index in processes and (
+            device.id not in running.rank_of_device
+            or _core.rank_lost(rank)
+            or _core.rank_left(rank)
+        ):
+            return rank
+    return None
 
 
 def mismatch(

@@ -259,6 +259,8 @@ class Table(OpenTable):
             )
         columns = list(self._columns.values())
         columns[0].check_open()
+        if self._steps is not None and self._steps.is_over:
+            self._end_steps()
         if self._steps is None:
             self._steps = steps.Steps(self._memory, columns)
         try:

@@ -130,7 +130,9 @@ class Publisher:
             self._section.devices.check_opener()
         if self._closed:
             raise errors.StoreError(f"{self.section.text} was closed: open it again to save to it")
-        together = self._agreement or self.agree("save")
+        together = self._agreement
+        if together is None or together.is_over:
+            together = self.agree("save")
         try:
             self._wait(together, None)
             section = self.section

@@ -131,6 +131,13 @@ class SeveralProcessesTest(parameterized.TestCase):
             )
             self.assertIn(f"[{process}] sum 1", done.stdout, done.stderr)
 
+    def test_stores_and_tables_go_on(self):
+        said = self.run_job(program="regroup/store.py")
+        for process in (0, 1):
+            self.assertIn(f"[{process}] rank 2 was lost before it had written", said)
+            self.assertRegex(said, rf"\[{process}\] version \d: {re.escape(str([*range(12)]))}\n")
+            self.assertIn(f"[{process}] step 2: [2, 2, 1]\n", said)
+
 
 class OneProcessTest(absltest.TestCase):
     def test_all_things_new(self):
