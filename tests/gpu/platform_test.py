@@ -81,6 +81,23 @@ class PlatformTest(parameterized.TestCase):
             gpu_writes_memory=True,
         )
 
+    def test_all_processes_raise_if_one_cannot_start_its_gpus(self):
+        cuda, core = mock.Mock(), mock.Mock()
+        self.enterContext(mock.patch.object(start_gpus, "_core", core))
+        self.enterContext(mock.patch.object(jax, "process_count", lambda: 2))
+        arguments = [0], configuration.Config(), tuning_table.load(None), False
+        core.exchange.return_value = [b"", b""]
+        start_gpus.start(cuda, *arguments)
+        core.exchange.return_value = [b"", b"CUDA cannot register"]
+        with self.assertRaisesRegex(errors.PoolError, "process 1 .*: CUDA cannot register"):
+            start_gpus.start(cuda, *arguments)
+        # The process with the problem tells the others, and then raises its own error.
+        cuda.start.side_effect = errors.InvalidPoolError("no memory")
+        with self.assertRaisesRegex(errors.InvalidPoolError, "^no memory$"):
+            start_gpus.start(cuda, *arguments)
+        told = [call.args[-1] for call in core.exchange.call_args_list]
+        self.assertEqual(told, [b"", b"", b"no memory"])
+
     def test_errors_of_cuda_have_our_reason(self):
         lifecycle.ensure_started()  # Errors have our classes from then on.
         before = len(program_errors._sources)
