@@ -8,27 +8,29 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from jax_cxl import _core, errors
+from jax_cxl._job import configuration
 from jax_cxl._store import frameworks
 from jax_cxl._store.memory import opening
 from jax_cxl._store.memory.section import DeletedError, OvertakenError
 
 Result = TypeVar("Result")
 
-# The topic of this thread's exchanges; "" for a topic that all calls of stores share.
-_topic: contextvars.ContextVar[str] = contextvars.ContextVar("topic", default="")
+# The topic of this thread's exchanges ("" for a topic that all calls of stores share), and for how
+# many seconds a process may wait for something else before it comes to an exchange.
+_topic: contextvars.ContextVar[tuple[str, float]] = contextvars.ContextVar("topic", default=("", 0))
 
 # Errors that end a publisher. All processes raise the same kind, so that the publisher ends on all.
 _KINDS = {kind.__name__: kind for kind in (OvertakenError, DeletedError)}
 
 
 @contextlib.contextmanager
-def topic(what: str) -> Iterator[None]:
+def topic(what: str, seconds: float = 0) -> Iterator[None]:
     """Gives this thread's exchanges in a block a topic of their own.
 
     They meet only those of blocks with the same topic. So threads may do different things in an
-    order that is not the same on all processes.
+    order that is not the same on all processes. The exchanges wait `seconds` longer than others.
     """
-    before = _topic.set(what)
+    before = _topic.set((what, seconds))
     try:
         yield
     finally:
@@ -86,8 +88,11 @@ def gather_bytes(
         return [data]
     from jax_cxl._job import exchange
 
-    topic = topic or f"store: {_topic.get()}"
-    what = what or _topic.get() or "a call of a store"
+    of_thread, seconds = _topic.get()
+    topic = topic or f"store: {of_thread}"
+    what = what or of_thread or "a call of a store"
+    if timeout is None and seconds:
+        timeout = configuration.from_environment().timeout + seconds
     return exchange.all_gather(topic, what, data, timeout)
 
 

@@ -104,7 +104,8 @@ def read(open_memory: Callable[[], Devices], name: str, wanted: Wanted) -> Versi
             likes = wanted.tree.likes if wanted.tree else ()
             taken = wanted.into._reusable.taken(wanted.into.tree, likes)
             begin = stack.enter_context(taken)
-        stack.enter_context(agreement.topic(f"a read of {name!r}"))
+        waits = 0 if wanted.newer_than is None else wanted.seconds
+        stack.enter_context(agreement.topic(f"a read of {name!r}", waits))
         devices = _on_all(writers, open_memory)
         found = read_version(
             writers,
@@ -344,6 +345,8 @@ def _try(
             make = (errors.StoreError, MisfitError, errors.CxlError)[worst[0] - 1]
             what = "".join(f" {section.text_of(of[0].version)}" for section, of in chosen)
             text = worst[1:].decode(errors="replace")
+            if text.startswith(errors.StoreTimeoutError.__name__):
+                make = errors.StoreTimeoutError
             problem = make(f"process {writers[told.index(worst)]} could not read{what}: {text}")
     return result, problem
 

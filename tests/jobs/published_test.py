@@ -58,6 +58,17 @@ class StoreTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(done.stdout.count("done with"), 2)
 
+    def test_all_wait_as_long_as_the_first_process(self):
+        with shared_folder.folder() as folder:
+            done = job.run(
+                *("store/waits.py", f"--where=file:{folder}/a?size=64MiB"),
+                modules=_MODULES,
+                environment={"JAX_CXL_TIMEOUT": "3"},
+            )
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            for text in ("no version newer than 3 within 5 s", "is being read", "done with"):
+                self.assertEqual(done.stdout.count(text), 2, done.stdout + done.stderr)
+
     def test_kills(self):
         # Killing one publisher and one reader takes a second.
         kills = max(3, int(4 * job.SECONDS))

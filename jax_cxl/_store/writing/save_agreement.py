@@ -67,7 +67,10 @@ class SaveAgreement:
     def number(self, begin: Callable[[], tuple[Any, int]]) -> tuple[Any, int]:
         """Returns what `begin` has returned on the first process; others get the number alone."""
         old, number = begin() if self.own == 0 else (None, 0)
-        return old, struct.unpack("<Q", self._exchange(struct.pack("<Q", number))[0])[0]
+        # `begin` may wait for readers, for as long as an exchange waits for a process.
+        seconds = 2 * configuration.from_environment().timeout
+        told = self._exchange(struct.pack("<Q", number), timeout=seconds)
+        return old, struct.unpack("<Q", told[0])[0]
 
     def fail(self, error: BaseException) -> None:
         """Tells the other processes that this process cannot save. Waits for none of them."""
