@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import dataclasses
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +16,39 @@ from jax_cxl._store.memory.section import DeletedError, OvertakenError
 
 Result = TypeVar("Result")
 
-# The topic of this thread's exchanges ("" for a topic that all calls of stores share), and for how
-# many seconds a process may wait for something else before it comes to an exchange.
-_topic: contextvars.ContextVar[tuple[str, float]] = contextvars.ContextVar("topic", default=("", 0))
+
+@dataclasses.dataclass
+class _Topic:
+    """The topic of a thread's exchanges, and what they are for. All calls of stores share "".
+
+    Attributes:
+      seconds: how long a process may wait for something else before it comes to an exchange.
+      count: how many exchanges this block has made.
+    """
+
+    name: str = ""
+    text: str = "a call of a store"
+    seconds: float = 0
+    count: int = 0
+
+
+_topic: contextvars.ContextVar[_Topic | None] = contextvars.ContextVar("topic", default=None)
 
 # Errors that end a publisher. All processes raise the same kind, so that the publisher ends on all.
 _KINDS = {kind.__name__: kind for kind in (OvertakenError, DeletedError)}
 
 
 @contextlib.contextmanager
-def topic(what: str, seconds: float = 0) -> Iterator[None]:
-    """Gives this thread's exchanges in a block a topic of their own.
+def topic(text: str, seconds: float = 0, name: str | None = None) -> Iterator[None]:
+    """Gives this thread's exchanges in a block a topic of their own, or the topic `name`.
 
     They meet only those of blocks with the same topic. So threads may do different things in an
     order that is not the same on all processes. The exchanges wait `seconds` longer than others.
+
+    Exchanges at different places of blocks, or of blocks with other texts, raise MismatchError. So
+    a process that tries again after a timeout does not take the bytes of one that is still there.
     """
-    before = _topic.set((what, seconds))
+    before = _topic.set(_Topic(text if name is None else name, text, seconds))
     try:
         yield
     finally:
@@ -88,11 +106,12 @@ def gather_bytes(
         return [data]
     from jax_cxl._job import exchange
 
-    of_thread, seconds = _topic.get()
-    topic = topic or f"store: {of_thread}"
-    what = what or of_thread or "a call of a store"
-    if timeout is None and seconds:
-        timeout = configuration.from_environment().timeout + seconds
+    of = _topic.get() or _Topic()
+    of.count += 1
+    topic = topic or f"store: {of.name}"
+    what = what or of.text + (f", exchange {of.count}" if of.count > 1 else "")
+    if timeout is None and of.seconds:
+        timeout = configuration.from_environment().timeout + of.seconds
     return exchange.all_gather(topic, what, data, timeout)
 
 

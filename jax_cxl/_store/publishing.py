@@ -125,6 +125,7 @@ class Names:
             with contextlib.suppress(Exception):  # An earlier call has raised it.
                 publisher.close()
 
+    @agreement.topic("the deletion of a name", name="")
     def delete(self, name: str) -> None:
         """Deletes a name; see `Store.delete`."""
         with self._making:
@@ -157,6 +158,7 @@ class Names:
 
         fence.delete(section)
 
+    @agreement.topic("the first publish of a name", name="")
     def _create(
         self,
         name: str,

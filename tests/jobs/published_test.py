@@ -58,7 +58,7 @@ class StoreTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(done.stdout.count("done with"), 2)
 
-    def test_all_wait_as_long_as_the_first_process(self):
+    def test_processes_wait_as_long_as_the_first_and_try_again_after_a_timeout(self):
         with shared_folder.folder() as folder:
             done = job.run(
                 *("store/waits.py", f"--where=file:{folder}/a?size=64MiB"),

@@ -214,6 +214,7 @@ class Publisher:
             if claim and section and (not self._saving or section.complete(self.last)):
                 fence.release(section, claim)
 
+    @agreement.topic("an agreement of publishers", name="")
     def agree(self, operation: str, problem: Exception | None = None) -> SaveAgreement:
         """All processes agree on a token and on the number of the last save, or all raise.
 
@@ -271,6 +272,7 @@ class Publisher:
         self._agreement = SaveAgreement(section, max(tokens), writers, own)
         return self._agreement
 
+    @agreement.topic("a claim of a name", name="")
     def _claim(self, together: SaveAgreement, problem: Exception | None) -> None:
         """Claims the section for this job, on all processes or on none."""
         agreement.raise_first(together.writers, problem, "could not save")

@@ -45,7 +45,7 @@ class Steps:
         self._job = agreement.job()
         # Threads may change different tables, each process in another order.
         self._topic = f"a step of table {region.section.entry.name!r}"
-        with agreement.topic(self._topic):
+        with agreement.topic(f"the claim of {self._topic}", name=self._topic):
             self._claim()
 
     @property

@@ -1,4 +1,6 @@
-"""The first process waits for a version, and for readers: all processes get its error."""
+"""Processes wait for each other: all get the error of the first, or try again after a timeout."""
+
+import time
 
 import jax
 import numpy as np
@@ -7,6 +9,17 @@ from absl import app, flags
 import jax_cxl
 
 _WHERE = flags.DEFINE_string("where", None, "URI of the store.", required=True)
+
+
+def late(rank, call):
+    """Calls a function until it raises no error; process 1 is too late for the first call."""
+    if rank == 1:
+        time.sleep(4)
+    while True:
+        try:
+            return call()
+        except (jax_cxl.CollectiveTimeoutError, jax_cxl.MismatchError) as error:
+            print(f"tries again: {error}", flush=True)
 
 
 def main(_):
@@ -34,7 +47,13 @@ def main(_):
         jax_cxl.process_gather(np.zeros(1))
         version = store.publish("a", tree)
         store.flush("a")
-        assert store.read("a", like).version == version
+        assert late(rank, lambda: store.read("a", like)).version == version
+        if rank == 0:
+            jax_cxl.Table.create(store, "t", np.zeros((9, 1), np.float32), trained=True).close()
+        jax_cxl.process_gather(np.zeros(1))
+        table = jax_cxl.Table.open(store, "t")
+        assert late(rank, lambda: table.add([rank], [[1.0]])) == 1
+        late(rank, lambda: store.publish("b", tree))
     print(f"done with {rank}")
 
 
