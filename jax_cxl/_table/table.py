@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_cxl import errors
-from jax_cxl._store import arguments, following, views
+from jax_cxl._store import agreement, arguments, following, views
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.store import Store
@@ -259,7 +259,7 @@ class Table(OpenTable):
             )
         columns = list(self._columns.values())
         columns[0].check_open()
-        if self._steps is not None and self._steps.is_over:
+        if self._steps is not None and self._steps.job != agreement.job():
             self._end_steps()
         if self._steps is None:
             self._steps = steps.Steps(self._memory, columns)

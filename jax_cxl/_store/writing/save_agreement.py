@@ -36,16 +36,11 @@ class SaveAgreement:
     def __init__(self, section: Section, token: int, writers: tuple[int, ...], own: int):
         """Starts with a token that all processes know."""
         self.token, self.writers, self.own = token, writers, own
-        self._job = agreement.job()
+        self.job = agreement.job()
         self._section = section
         # From the last time that the descriptions of the processes differed: the checksums of these
         # descriptions, and the description that was agreed on.
         self._merged: tuple[tuple[int, ...], Description] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the job has regrouped since. Then no process saves by this agreement."""
-        return self._job != agreement.job()
 
     def agree(self, flat: flatten.Flat, step: int) -> Description:
         """Waits until all processes can save their trees; returns the common description."""
@@ -74,7 +69,7 @@ class SaveAgreement:
 
     def fail(self, error: BaseException) -> None:
         """Tells the other processes that this process cannot save. Waits for none of them."""
-        if len(self.writers) == 1 or self.is_over:
+        if len(self.writers) == 1 or self.job != agreement.job():
             return
         text = f"{type(error).__name__}: {error}"
         # If the memory is the reason, the note may fail too.

@@ -42,16 +42,11 @@ class Steps:
         self._region, self._columns = region, columns
         self._writers = tuple(agreement.processes())
         self._own = self._writers.index(jax.process_index())
-        self._job = agreement.job()
+        self.job = agreement.job()
         # Threads may change different tables, each process in another order.
         self._topic = f"a step of table {region.section.entry.name!r}"
         with agreement.topic(f"the claim of {self._topic}", name=self._topic):
             self._claim()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the job has regrouped since."""
-        return self._job != agreement.job()
 
     def close(self) -> None:
         """Lets other jobs change the table."""
