@@ -32,20 +32,23 @@ def check_paths(parity: int, paths: Any) -> None:
         raise ValueError(f"paths={paths} must be at least {1 + parity} with parity={parity}")
 
 
-def step(value: Any) -> int:
-    """Returns a step as an int, if it is valid."""
-    number = whole("step", value)
+def number(what: str, value: Any) -> int:
+    """Returns a step or a version as an int, if it is valid."""
+    number = whole(what, value)
     if not 0 <= number < 1 << 63:
-        raise ValueError(f"step={number} must be at least 0, and less than 2**63")
+        raise ValueError(f"{what}={number} must be at least 0, and less than 2**63")
     return number
 
 
-def check_grows(number: int, previous: int) -> None:
-    """Raises an error if a step is not greater than the step of the previous save."""
+def check_grows(what: str, number: int, previous: int) -> None:
+    """Raises an error if a step or a version is not greater than that of the previous save."""
     if number <= previous:
+        back = (
+            "To go back, call restore first" if what == "step" else "Omit it to take the next one"
+        )
         raise ValueError(
-            f"step={number} must be greater than {previous}, the step of the previous save: two"
-            " trees of one step could not be told apart. To go back, call restore first"
+            f"{what}={number} must be greater than {previous}, the {what} of the previous save: two"
+            f" trees of one {what} could not be told apart. {back}"
         )
 
 

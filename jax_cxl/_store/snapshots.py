@@ -218,7 +218,7 @@ class Snapshots:
         try:
             wanted = following.Wanted(rebuilding.wanted(like), None, None, 0, None, together=True)
             if operation == "restore":
-                step = arguments.step(step)
+                step = arguments.number("step", step)
                 operation = f"restore({step})"
         except (TypeError, ValueError) as error:
             problem = error

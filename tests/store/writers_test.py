@@ -39,6 +39,18 @@ class WritersTest(harness.StoreTest):
             store.flush("b")
             self.assertEqual(store.read("b").tree, {"x": 3})
 
+    def test_versions_that_do_not_grow(self):
+        with self.open() as store:
+            store.publish("a", {"x": 1}, version=5)
+            for version, kind, message in (
+                (5, ValueError, "version=5 must be greater than 5, .* Omit it"),
+                (-1, ValueError, "version=-1 must be at least 0"),
+                ("6", TypeError, "version='6' must be an int, not str"),
+            ):
+                with self.assertRaisesRegex(kind, message):
+                    store.publish("a", {"x": 2}, version=version)
+            self.assertEqual(store.publish("a", {"x": 2}), 6)
+
     def test_a_store_that_was_closed_lets_others_publish(self):
         first = self.open()
         self.publish(first, "a", 1)

@@ -59,6 +59,11 @@ class Section:
         where = repr(self.devices.where)
         return where if self.what == "snapshot" else f"{self.entry.name!r} of {where}"
 
+    @property
+    def unit(self) -> str:
+        """What the number of a version is called."""
+        return "step" if self.what == "snapshot" else "version"
+
     def text_of(self, version: int) -> str:
         """How messages name a version."""
         if self.what == "snapshot":

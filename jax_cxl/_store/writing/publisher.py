@@ -140,8 +140,9 @@ class Publisher:
             try:
                 section.devices.check_paths()
                 following = max(self._version, self._used) + 1
-                version = arguments.step(following if version is None else version)
-                arguments.check_grows(version, self._version)
+                version = following if version is None else version
+                version = arguments.number(section.unit, version)
+                arguments.check_grows(section.unit, version, self._version)
                 flat = describe(together.writers)
             except Exception as error:
                 problem = error

@@ -42,20 +42,20 @@ class SaveAgreement:
         # descriptions, and the description that was agreed on.
         self._merged: tuple[tuple[int, ...], Description] | None = None
 
-    def agree(self, flat: flatten.Flat, step: int) -> Description:
+    def agree(self, flat: flatten.Flat, number: int) -> Description:
         """Waits until all processes can save their trees; returns the common description."""
         description = flat.description
         if len(self.writers) == 1:
             return description
         values = leaves.values_text(flat.values).encode()
-        details = checksum.of(struct.pack("<Q", step) + values)
+        details = checksum.of(struct.pack("<Q", number) + values)
         told = self._exchange(struct.pack("<QQ", description.digest, details))
         trees, all_details = zip(*(struct.unpack("<QQ", each) for each in told), strict=True)
         if len(set(all_details)) > 1:
-            description = self._compare(flat, step)
+            description = self._compare(flat, number)
         elif len(set(trees)) > 1:
             if self._merged is None or self._merged[0] != trees:
-                self._merged = trees, self._compare(flat, step)
+                self._merged = trees, self._compare(flat, number)
             description = self._merged[1]
         return description
 
@@ -123,15 +123,16 @@ class SaveAgreement:
                 raise _could_not_save(process, each[1:].decode(errors="replace"))
         return [each[1:] for each in told]
 
-    def _compare(self, flat: flatten.Flat, step: int) -> Description:
+    def _compare(self, flat: flatten.Flat, number: int) -> Description:
         """Compares the trees of all processes leaf by leaf. All processes call it."""
         directory = flat.description.directory(flat.values)
-        told = self._exchange(struct.pack("<Q", step) + directory)
-        steps = [struct.unpack("<Q", data[:8])[0] for data in told]
-        other = next((i for i, other in enumerate(steps) if other != steps[0]), None)
+        told = self._exchange(struct.pack("<Q", number) + directory)
+        numbers = [struct.unpack("<Q", data[:8])[0] for data in told]
+        other = next((i for i, other in enumerate(numbers) if other != numbers[0]), None)
         if other is not None:
-            texts = [f"step {steps[0]}", f"step {steps[other]}"]
-            raise agreement.mismatch(self.writers, (0, other), texts, "save different steps")
+            unit = self._section.unit
+            texts = [f"{unit} {numbers[0]}", f"{unit} {numbers[other]}"]
+            raise agreement.mismatch(self.writers, (0, other), texts, f"save different {unit}s")
         return merge(
             [leaves.decode(data[8:])[0] for data in told], self.writers, flat.description.whole
         )
