@@ -28,10 +28,10 @@ def offload_residuals(
 ) -> Callable[..., Any]:
     """Returns a function that is `jax.checkpoint(f)`, but keeps named values in a store.
 
-    In the forward pass, each value of a name in `names` goes to the memory of the store. In the
-    backward pass it comes back unchanged, and everything else is computed again. The devices keep
-    16 bytes for each value. If `f` is a layer, name at least its input: otherwise `jax.lax.scan`
-    keeps the inputs of all layers on the device.
+    In the forward pass, each value of a name in `names`, outside of `jax.lax.while_loop`, goes to
+    the memory of the store. In the backward pass it comes back unchanged, and everything else is
+    computed again. The devices keep 16 bytes for each value. If `f` is a layer, name at least its
+    input: otherwise `jax.lax.scan` keeps the inputs of all layers on the device.
 
     The memory is taken when a program is lowered, for each device of this process, and is given
     back when `f` and its programs are gone. Other users of the store cannot read this memory.
