@@ -170,11 +170,6 @@ class Record:
         """How many blocks the checksums take."""
         return table_blocks(self.data_blocks)
 
-    @property
-    def directory_blocks(self) -> int:
-        """How many blocks the directory takes."""
-        return blocks(self.directory_bytes)
-
     def to_bytes(self) -> bytes:
         """Returns the record. Its first word is the number."""
         *fields, sums = dataclasses.astuple(self)

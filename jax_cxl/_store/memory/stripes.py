@@ -6,6 +6,7 @@ that any block can be computed from the rest. The parity moves to another device
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 
@@ -23,6 +24,12 @@ class Stripes:
     writer: int
     first_row: int
     num_blocks: int
+
+    @classmethod
+    def of(cls, section: Section, record: layout.Record) -> Self:
+        """Returns the blocks that a record describes."""
+        count = record.data_blocks + record.table_blocks + layout.blocks(record.directory_bytes)
+        return cls(section, record.number, record.writer, record.first_row, count)
 
     @property
     def num_rows(self) -> int:
@@ -54,13 +61,11 @@ class Stripes:
 
     def write(self, block: int, data: np.ndarray) -> None:
         """Writes a whole block."""
-        device, offset = self.place(block)
-        self.section.write(device, offset, data)
+        self.section.write(*self.place(block), data)
 
     def read(self, block: int, size: int = layout.BLOCK_BYTES) -> np.ndarray:
         """Returns a private copy of the first bytes of a block, unchecked."""
-        device, offset = self.place(block)
-        return self.section.devices.read(device, offset, size)
+        return self.section.devices.read(*self.place(block), size)
 
     def rebuild(self, block: int, known: dict[int, np.ndarray] | None = None) -> np.ndarray:
         """Returns a block, computed from the others of its row, which are read unless known."""
@@ -99,6 +104,11 @@ class Stripes:
             f"block {block} of process {self.writer} is damaged (device {device}, offset {offset}):"
             " restore an older version of the data"
         )
+
+    def read_table(self, record: layout.Record) -> np.ndarray:
+        """Returns the checksums of the blocks of data."""
+        first, expected = record.data_blocks, record.table_checksum
+        return self.read_range(first, 8 * first, expected, "table of checksums").view(np.uint64)
 
     def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
         """Returns `size` bytes from the start of block `first`, if their checksum is `expected`."""

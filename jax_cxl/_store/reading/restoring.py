@@ -101,16 +101,7 @@ class Reader:
         """
         self.records = records
         first = records[0]
-        self.stripes = [
-            stripes.Stripes(
-                section,
-                record.number,
-                record.writer,
-                record.first_row,
-                record.data_blocks + record.table_blocks + record.directory_blocks,
-            )
-            for record in records
-        ]
+        self.stripes = [stripes.Stripes.of(section, record) for record in records]
         for own in self.stripes:
             if own.first_row + own.num_rows > section.geometry.rows:
                 raise errors.StoreError(
@@ -364,14 +355,7 @@ class Reader:
         """Returns the checksums of a writer's blocks."""
         with self._lock:
             if writer not in self._tables:
-                record = self.records[writer]
-                data = self.stripes[writer].read_range(
-                    record.data_blocks,
-                    8 * record.data_blocks,
-                    record.table_checksum,
-                    "table of checksums",
-                )
-                self._tables[writer] = data.view(np.uint64)
+                self._tables[writer] = self.stripes[writer].read_table(self.records[writer])
             return self._tables[writer]
 
 

@@ -156,15 +156,10 @@ class Save:
         placement = self.description.placement(self.section.geometry.blocks_per_row)
         if old.first_row != placement.first_row(self.writer):
             return np.empty(0, np.uint64)
-        count = old.data_blocks + old.table_blocks
-        own = stripes.Stripes(self.section, old.number, self.writer, old.first_row, count)
         try:
-            table = own.read_range(
-                old.data_blocks, 8 * old.data_blocks, old.table_checksum, "table of checksums"
-            )
+            return stripes.Stripes.of(self.section, old).read_table(old)
         except errors.StoreError:
             return np.empty(0, np.uint64)
-        return table.view(np.uint64)
 
 
 def _summed(batches: Iterable[Batch], sums: list[int]) -> Iterator[Batch]:
