@@ -114,9 +114,15 @@ class Names:
             publisher = self._publishers.get(name) if isinstance(name, str) else None
             if publisher is None or publisher.is_absent:
                 section = self._create(name, describe, keep, more_blocks)
-                return self.found(name, lambda: section)
+                publisher = self.found(name, lambda: section)
         if keep is not None:
-            _check_keep(publisher.section, keep)
+            arguments.check_keep(keep)
+            section = publisher.section
+            if keep != section.entry.keep:
+                raise errors.StoreError(
+                    f"{section.text} was made with keep={section.entry.keep}, not {keep}: delete"
+                    " the name first, or leave keep out"
+                )
         return publisher
 
     def forget(self, name: str) -> None:
@@ -159,13 +165,7 @@ class Names:
         fence.delete(section)
 
     @agreement.topic("the first publish of a name", name="")
-    def _create(
-        self,
-        name: str,
-        describe: Describe,
-        keep: int | None,
-        more: int,
-    ) -> Section:
+    def _create(self, name: str, describe: Describe, keep: int | None, more: int) -> Section:
         """Finds or makes the section of a name, on all processes or on none."""
         problem: Exception | None = None
         needed = kept = 0
@@ -210,10 +210,7 @@ class Names:
             return section
 
         made = agreement.on_all(writers, create, "could not publish")
-        section = agreement.on_all(writers, find, "could not publish")
-        if keep is not None:
-            _check_keep(section, keep)
-        return section
+        return agreement.on_all(writers, find, "could not publish")
 
 
 def restore(
@@ -241,12 +238,3 @@ def restore(
         return None
     publisher.continue_from(found[0])
     return found[1]
-
-
-def _check_keep(section: Section, keep: int) -> None:
-    arguments.check_keep(keep)
-    if keep != section.entry.keep:
-        raise errors.StoreError(
-            f"{section.text} was made with keep={section.entry.keep}, not {keep}: delete the name"
-            " first, or leave keep out"
-        )
