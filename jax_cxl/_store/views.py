@@ -102,8 +102,7 @@ def view(devices: Devices, name: str, like: Any, version: int | None) -> View:
                 continue
             held = _Held(section, found[0], lease)
             weakref.finalize(held, stack.pop_all().close).atexit = False
-            tree = _numpy_tree(held) if wanted.tree is None else _tree_like(held, wanted.tree)
-            return View(found[0][0].version, tree, held)
+            return View(found[0][0].version, _tree(held, wanted.tree), held)
 
 
 class _Held:
@@ -202,12 +201,10 @@ class _Held:
         return device, offset + inside, size
 
 
-def _numpy_tree(held: _Held) -> dict[str, Any]:
-    found = names.by_path(held.reader.leaves)
-    return {path: held.array(leaf) if leaf.dtype else leaf.value for path, leaf in found.items()}
-
-
-def _tree_like(held: _Held, wanted: rebuilding.Wanted) -> Any:
+def _tree(held: _Held, wanted: rebuilding.Wanted | None) -> Any:
+    if wanted is None:
+        of = names.by_path(held.reader.leaves)
+        return {path: held.array(leaf) if leaf.dtype else leaf.value for path, leaf in of.items()}
     found = rebuilding.by_names(wanted.names, held.reader.leaves)
     made = [_like(held, x, leaf) for x, leaf in zip(wanted.likes, found, strict=True)]
     return wanted.structure.unflatten(made)

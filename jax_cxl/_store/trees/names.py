@@ -3,8 +3,8 @@
 import ast
 import collections
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
 Value = TypeVar("Value")
 
@@ -14,7 +14,15 @@ _FLAT = re.compile(r"\[<flat index (\d+)>\]")
 
 def simple(name: str) -> tuple[str, ...]:
     """Returns the keys of a leaf's path as text: `mu` for `.mu` and for `['mu']`."""
-    return tuple(map(str, _keys(name)))
+    keys = []
+    at = 0
+    while at < len(name):
+        if match := _ATTRIBUTE.match(name, at) or _FLAT.match(name, at):
+            key, at = match[1], match.end()
+        else:
+            key, at = _subscript(name, at)
+        keys.append(key)
+    return tuple(keys)
 
 
 def by_path(saved: Mapping[str, Value]) -> dict[str, Value]:
@@ -28,25 +36,13 @@ def by_path(saved: Mapping[str, Value]) -> dict[str, Value]:
     return {name if path in clash else path: saved[name] for name, path in found.items()}
 
 
-def _keys(name: str) -> Iterator[Any]:
-    at = 0
-    while at < len(name):
-        if (match := _ATTRIBUTE.match(name, at)) is not None:
-            key, at = match[1], match.end()
-        elif (match := _FLAT.match(name, at)) is not None:
-            key, at = int(match[1]), match.end()
-        else:
-            key, at = _subscript(name, at)
-        yield key
-
-
-def _subscript(name: str, start: int) -> tuple[Any, int]:
-    """Returns the key in brackets that begins at `start`, and where it ends."""
+def _subscript(name: str, start: int) -> tuple[str, int]:
+    """Returns the key in brackets that begins at `start`, as text, and where it ends."""
     end = start
     while (end := name.find("]", end + 1)) >= 0:
         # A key that is text may contain brackets. So try the closing brackets one after another.
         try:
-            return ast.literal_eval(name[start + 1 : end]), end + 1
+            return str(ast.literal_eval(name[start + 1 : end])), end + 1
         except (SyntaxError, ValueError):
             continue
     end = name.find("]", start)

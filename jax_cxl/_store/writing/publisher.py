@@ -22,11 +22,7 @@ Batches = TypeVar("Batches", bound=Iterable[saving.Batch])
 class Publisher:
     """Saves versions of one name. `last` is the last save that a process may have begun."""
 
-    def __init__(
-        self,
-        section: Section | None,
-        problem: Exception | None = None,
-    ):
+    def __init__(self, section: Section | None, problem: Exception | None = None):
         """Makes a publisher for a section, or notes the problem why it could not be opened."""
         self._section, self._problem = section, problem
         # Whether other jobs read the versions. If so, shards stay whole, so that other jobs can
@@ -51,13 +47,8 @@ class Publisher:
         self._own_claim: Claim | None = None  # the last one that this process has written
         self._base = 0  # number of the version from which the job continues; 0: none
         self._newest = 0  # number of the newest valid version; 0: none
-        self._newest_version = -1  # the newest valid version when the processes agreed; -1: none
+        self.newest_version: int | None = None  # the newest valid one when the processes agreed
         self._used = -1  # the greatest version that a job had begun to publish then; -1: none
-
-    @property
-    def newest_version(self) -> int | None:
-        """The newest version when the processes agreed, None if there was none."""
-        return None if self._newest_version < 0 else self._newest_version
 
     @property
     def section(self) -> Section:
@@ -254,7 +245,8 @@ class Publisher:
         # The number of a version stays used if its records were damaged.
         used = section.last_begun_version() + 1
         known = agreement.gather([section.entry.identity, current, *numbers, used])
-        self._newest, self._newest_version = known[0][2], known[0][3] - 1
+        self._newest, newest_version = known[0][2], known[0][3] - 1
+        self.newest_version = newest_version if self._newest else None
         for process, (identity, *_) in zip(writers, known, strict=True):
             if identity != known[0][0]:
                 raise errors.StoreError(
@@ -267,7 +259,7 @@ class Publisher:
         if operation != "save" or not fresh or not self._base:
             self._base = self._newest
         if self._shared:
-            self._version = max(self._version, self._newest_version)
+            self._version = max(self._version, newest_version)
             self._used = known[0][4] - 1
         own = writers.index(agreement.own())
         self._agreement = SaveAgreement(section, max(tokens), writers, own)
