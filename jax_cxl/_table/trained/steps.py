@@ -61,20 +61,18 @@ class Steps:
         `prepare` returns the numbers of the rows that this process updates, as an int64 vector (-1:
         no row), and an update of the shape of a row for each number.
         """
-        with agreement.topic(self._topic):
-            return self._take(prepare, rule)
-
-    def _take(self, prepare: Callable[[], tuple[np.ndarray, np.ndarray]], rule: Rule) -> int:
         region = self._region
-        step = region.applied + 1
-        mine = self._together(prepare)
-        ids, updates = self._exchange(*mine)
 
         def write_journal() -> np.ndarray:
             inside = ids >= 0
             of_rows = region.plan.columns[0].dtype
             unique, sums = merging.merge(ids[inside], updates[inside], of_rows)
-            self._check_room(len(unique))
+            if len(unique) > region.plan.step_rows:
+                raise ValueError(
+                    f"the step changes {len(unique)} different rows, and the table was made with"
+                    f" step_rows={region.plan.step_rows}: change fewer rows, or make the table with"
+                    " larger step_rows"
+                )
             first, last = self._places(unique, self._own, len(self._writers))
             if first < last:
                 new = self._new(unique[first:last], sums[first:last], rule)
@@ -84,11 +82,14 @@ class Steps:
                 region.write(region.plan.ids, unique)
             return unique
 
-        unique = self._together(write_journal)
-        entry = Entry(step, len(unique), len(self._writers), checksum.of(unique))
-        self._together(lambda: self._commit(entry))
-        self._together(lambda: self._apply(unique, self._own, entry))
-        self._together(lambda: self._finish(step))
+        with agreement.topic(self._topic):
+            step = region.applied + 1
+            ids, updates = self._exchange(*self._together(prepare))
+            unique = self._together(write_journal)
+            entry = Entry(step, len(unique), len(self._writers), checksum.of(unique))
+            self._together(lambda: self._commit(entry))
+            self._together(lambda: self._apply(unique, self._own, entry))
+            self._together(lambda: self._finish(step))
         return step
 
     def _claim(self) -> None:
@@ -145,14 +146,6 @@ class Steps:
             for other, count in zip(told, counts, strict=True)
         ]
         return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
-
-    def _check_room(self, count: int) -> None:
-        most = self._region.plan.step_rows
-        if count > most:
-            raise ValueError(
-                f"the step changes {count} different rows, and the table was made with"
-                f" step_rows={most}: change fewer rows, or make the table with larger step_rows"
-            )
 
     def _places(self, ids: np.ndarray, owner: int, owners: int) -> tuple[int, int]:
         """Returns where, among ascending ids, those of an owner begin and end."""
