@@ -329,11 +329,9 @@ class Supervisor:
 
 def _how(code: int) -> str:
     """Describes how a rank with this exit code failed."""
-    return f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with status {code}"
-
-
-def _signal_name(number: int) -> str:
+    if code >= 0:
+        return f"failed with status {code}"
     try:
-        return signal.Signals(number).name
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"signal {number}"  # Real-time signals have no names.
+        return f"was killed by signal {-code}"  # Real-time signals have no names.

@@ -55,9 +55,7 @@ class JaxBuffers:
         self.y = fill().block_until_ready()
 
 
-# A function that returns the operation to measure, which takes and returns a rank's value. The work
-# of this function does not count as part of a call.
-Prepare = Callable[[], Callable[[Any], Any]]
+Operation = Callable[[Any], Any]  # It takes and returns a rank's value.
 
 
 class JaxRunner:
@@ -72,16 +70,14 @@ class JaxRunner:
         whether to continue.
     """
 
-    def __init__(self, prepare: Prepare, buffers: JaxBuffers, calls: int | None = None):
+    def __init__(self, operation: Operation, buffers: JaxBuffers, calls: int | None = None):
         self._buffers = buffers
         self.calls = calls
 
         def body(x, y, calls):
-            collective = prepare()
-
             def once(_, carry):
                 x, _ = carry
-                y = collective(x)
+                y = operation(x)
                 kept = x[:1]
                 tied = jnp.maximum(jnp.minimum(y[:1], kept), kept)
                 return jax.lax.dynamic_update_slice(x, tied, (0,)), y
@@ -123,16 +119,16 @@ class JaxRunner:
 _OF_LAX = ("all_gather", "psum", "psum_scatter", "all_to_all", "ppermute")
 
 
-def _prepare(backend: str, shape: Shape) -> Prepare | None:
-    """Returns a function that prepares the operation of `shape`, or None if `backend` lacks it."""
+def _operation(backend: str, shape: Shape) -> Operation | None:
+    """Returns the operation of `shape`, or None if `backend` lacks it."""
     name, ours = shape.op.name, backend == "jax_cxl"
     if backend == "nccl":
         if name == "broadcast":
-            return lambda: lambda x: jax.lax.pbroadcast(x, _AXIS, 0)
+            return lambda x: jax.lax.pbroadcast(x, _AXIS, 0)
         if name == "scatter":
             # JAX has no scatter. In an all-to-all, the first block that arrives comes from rank 0,
             # the root, and is the result.
-            return lambda: lambda x: jax.lax.all_to_all(x, _AXIS, 0, 0, tiled=True)[: shape.count]
+            return lambda x: jax.lax.all_to_all(x, _AXIS, 0, 0, tiled=True)[: shape.count]
         # JAX has no reduce and no gather. Users would write psum and all_gather instead, which move
         # more data than necessary.
         name = {"reduce": "psum", "gather": "all_gather"}.get(name, name)
@@ -145,13 +141,13 @@ def _prepare(backend: str, shape: Shape) -> Prepare | None:
     if name == "ppermute":
         options["perm"] = [(rank, (rank + 1) % shape.ranks) for rank in range(shape.ranks)]
     function = getattr(jax_cxl if ours else jax.lax, name)
-    return lambda: functools.partial(function, axis_name=_AXIS, **options)
+    return functools.partial(function, axis_name=_AXIS, **options)
 
 
 def runner_of(name: str, buffers: JaxBuffers, calls: int | None = None) -> JaxRunner | None:
     """Returns a runner of the operation of `buffers`, or None if the backend does not have it."""
-    prepare = _prepare(name, buffers.shape)
-    return JaxRunner(prepare, buffers, calls) if prepare else None
+    operation = _operation(name, buffers.shape)
+    return JaxRunner(operation, buffers, calls) if operation else None
 
 
 def calls_on_gpu(size: int) -> int:

@@ -209,7 +209,7 @@ def _export(options: argparse.Namespace) -> int:
             if there:
                 reader = restoring.Reader(section, records)
                 _write_file(reader, options.path)
-        if not there and not catalog.is_current(devices, section.entry):
+        if not there and not section.is_current():
             raise errors.StoreError(f"{section.text} was deleted")
     print(f"wrote {_text.printable(section.entry.name)} {records[0].version} to {options.path}")
     for leaf in reader.leaves.values():
@@ -219,7 +219,11 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    tree = _read_file(options.path)
+    library = _safetensors()
+    try:
+        tree = library.load_file(options.path)
+    except Exception as error:  # The library raises a type of its own.
+        raise errors.CxlError(f"safetensors cannot read {options.path}: {error}") from error
     with store.Store(options.where, parity=options.parity) as opened:
         version = opened.publish(options.name, tree, version=options.version, keep=options.keep)
         opened.flush(options.name)
@@ -242,16 +246,6 @@ def _write_file(reader: restoring.Reader, path: pathlib.Path) -> None:
         _safetensors().save_file(tensors, path)
     except Exception as error:  # The library raises a type of its own.
         raise errors.CxlError(f"safetensors cannot write {path}: {error}") from error
-
-
-def _read_file(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a file, and returns a dict of NumPy arrays."""
-    library = _safetensors()
-    try:
-        tensors: dict[str, Any] = library.load_file(path)
-    except Exception as error:  # The library raises a type of its own.
-        raise errors.CxlError(f"safetensors cannot read {path}: {error}") from error
-    return tensors
 
 
 def _safetensors() -> Any:
