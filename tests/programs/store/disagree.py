@@ -36,7 +36,7 @@ def main(_):
         )
         _raises(
             jax_cxl.MismatchError,
-            "different steps",
+            "different versions",
             lambda: store.publish("a", {"x": 2}, version=7 + rank),
         )
         large = {"x": np.zeros(64 << 20, np.uint8)}
