@@ -5,6 +5,7 @@ compilation cache. Such a program may be the first program of the job that has c
 jax_cxl starts before it is loaded.
 """
 
+import contextlib
 import functools
 import re
 import struct
@@ -39,17 +40,13 @@ def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], A
     from jax_cxl._takeover import start
 
     running = start.ensure_started()
-    if lowered_programs.is_loading():
-        # JAX's cache has the program, and JAX has lowered it.
-        executable = load()
-        for module in executable.hlo_modules():
-            _check(module.as_serialized_hlo_module_proto(), devices, running)
-        return executable
-    with _loading:
+    # If so, JAX's cache has the program, and JAX has lowered it.
+    lowered = lowered_programs.is_loading()
+    with contextlib.nullcontext() if lowered else _loading:
         executable = load()
         for module in executable.hlo_modules():
             names = _check(module.as_serialized_hlo_module_proto(), devices, running)
-            for program in names:
+            for program in () if lowered else names:
                 text = f"{sorted(names)} {devices} {_canonical(module.to_string())}"
                 lowered_programs.complete(program, text, executable)
     return executable

@@ -30,7 +30,7 @@ _LOGICAL = {
 # If one of these collectives has a channel, its groups consist of partitions. If a collective of
 # another kind has a channel, its groups consist of replicas, each with all of its partitions.
 _BETWEEN_PARTITIONS = {
-    *("all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all"),
+    *("all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all")
 }
 
 

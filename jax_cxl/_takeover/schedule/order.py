@@ -46,6 +46,7 @@ class Run:
 
     Attributes:
       positions: the instructions that have run, in their order.
+      ran: the same as a set.
       seconds: how long they took.
       free: when the pool becomes free.
     """
@@ -54,20 +55,16 @@ class Run:
         self._nodes = nodes
         # The ends of the collectives, by their dones.
         self._over: dict[int, float] = {}
-        self._ran: set[int] = set()
+        self.ran: set[int] = set()
         self.positions: list[int] = []
         self.seconds = self.free = 0.0
         for position in order:
             self.execute(position)
 
-    def has_run(self, position: int) -> bool:
-        """Returns whether an instruction has run."""
-        return position in self._ran
-
     def execute(self, position: int) -> None:
         """Executes an instruction."""
         node = self._nodes[position]
-        self._ran.add(position)
+        self.ran.add(position)
         self.positions.append(position)
         if node.done is not None:
             self.free = max(self.free, self.seconds) + node.busy
@@ -89,7 +86,7 @@ def early(nodes: Sequence[Node], limit: int) -> tuple[Run, int]:
         found, stack, seconds = {start}, [start], 0.0
         while stack:
             for before in nodes[stack.pop()].before:
-                if before in found or run.has_run(before):
+                if before in found or before in run.ran:
                     continue
                 seconds += nodes[before].seconds
                 # Instructions that take longer than the collective do more than prepare it.
@@ -114,7 +111,7 @@ def early(nodes: Sequence[Node], limit: int) -> tuple[Run, int]:
     starts = [i for i, node in enumerate(nodes) if node.done is not None and node.movable]
     waiting = sorted(starts, key=lambda i: nodes[i].done or 0)
     for position, node in enumerate(nodes):
-        waiting = [start for start in waiting if not run.has_run(start)]
+        waiting = [start for start in waiting if start not in run.ran]
         while run.free < run.seconds + node.seconds + _LEAD:
             for start in waiting:
                 if (parts := moves(start)) is not None and fits(parts, position):
@@ -124,6 +121,6 @@ def early(nodes: Sequence[Node], limit: int) -> tuple[Run, int]:
             waiting.remove(start)
             for part in parts:
                 run.execute(part)
-        if not run.has_run(position):
+        if position not in run.ran:
             run.execute(position)
     return run, int(added.max(initial=0))
