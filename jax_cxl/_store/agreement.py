@@ -156,6 +156,14 @@ def mismatch(
     return error
 
 
+def other_memory(where: str, first: int, process: int) -> str:
+    """Returns the text of the error for a process that does not find what the first one has."""
+    return (
+        f"{where} is not the same memory on processes {first} and {process}: name the same memory"
+        " on all processes"
+    )
+
+
 def raise_first(
     writers: Sequence[int], problem: Exception | None, what: str, data: bytes = b""
 ) -> list[bytes]:

@@ -170,7 +170,8 @@ def read_version(
             section = find()
             records = section.version(number) if section else None
             if section is None or records is None:
-                raise other_memory(section.text if section else "the store", writers)
+                where = section.text if section else "the store"
+                raise MisfitError(agreement.other_memory(where, writers[0], agreement.own()))
             chosen.append((section, records))
         return read(*chosen[0])
 
@@ -361,14 +362,6 @@ def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
 
 def _gather(writers: Sequence[int], values: Sequence[int]) -> list[tuple[int, ...]]:
     return agreement.gather(values) if len(writers) > 1 else [tuple(values)]
-
-
-def other_memory(where: str, writers: Sequence[int]) -> errors.StoreError:
-    """Returns the error for a process that does not find what the first process has."""
-    return MisfitError(
-        f"{where} is not the same memory on processes {writers[0]} and {agreement.own()}: name the"
-        " same memory on all processes"
-    )
 
 
 def _is_over_processes(like: Any) -> bool:

@@ -139,10 +139,8 @@ class Names:
             if publisher is None:
                 self._delete(name)
                 return
-            publisher.close()
             writers = agreement.processes()
-            # Wait until all processes have closed their publishers.
-            agreement.raise_first(writers, None, "could not delete")
+            agreement.on_all(writers, publisher.close, "could not delete")
 
             def delete() -> None:
                 if writers[0] == agreement.own():
@@ -206,7 +204,8 @@ class Names:
 
         def find() -> Section:
             if (section := made or Section.find(devices, name)) is None:
-                raise following.other_memory(repr(devices.where), writers)
+                where = repr(devices.where)
+                raise errors.StoreError(agreement.other_memory(where, writers[0], agreement.own()))
             return section
 
         made = agreement.on_all(writers, create, "could not publish")

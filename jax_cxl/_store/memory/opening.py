@@ -43,11 +43,7 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
 
 
 def open_devices(
-    where: str,
-    parity: int | None,
-    *,
-    existing: bool = False,
-    repair: bool = False,
+    where: str, parity: int | None, *, existing: bool = False, repair: bool = False
 ) -> Devices:
     """Maps the memory, and writes superblocks if all of it is new.
 

@@ -103,9 +103,7 @@ def is_supported(dtype: np.dtype) -> bool:
 
 def check_kind(name: str, x: Any) -> None:
     """Raises TypeError if a leaf is neither an array nor a Python value."""
-    if type(x) in VALUES or type(x) in _OF_NUMPY or isinstance(x, np.generic):
-        return
-    if is_array(x):
+    if type(x) in (*VALUES, *_OF_NUMPY) or isinstance(x, np.generic) or is_array(x):
         return
     hint = ""
     if isinstance(x, tuple | list | dict | set | frozenset):

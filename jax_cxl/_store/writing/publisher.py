@@ -249,10 +249,7 @@ class Publisher:
         self.newest_version = newest_version if self._newest else None
         for process, (identity, *_) in zip(writers, known, strict=True):
             if identity != known[0][0]:
-                raise errors.StoreError(
-                    f"{section.text} is not the same memory on processes {writers[0]} and"
-                    f" {process}: name the same memory on all processes"
-                )
+                raise errors.StoreError(agreement.other_memory(section.text, writers[0], process))
         if not all(current for _, current, *_ in known):
             raise errors.StoreError(f"{section.text} was deleted: open it again")
         self.last = self._agreed = max(self.last, self._newest)
@@ -288,10 +285,8 @@ class Publisher:
         assert claim is not None
         # A later job may have overwritten the claim already. The next write notices that.
         if together.own != 0 and fence.newest(section) < claim.incarnation:
-            raise errors.StoreError(
-                f"{section.text} is not the same memory on processes {together.writers[0]} and"
-                f" {together.writers[together.own]}: name the same memory on all processes"
-            )
+            where, first = section.text, together.writers[0]
+            raise errors.StoreError(agreement.other_memory(where, first, agreement.own()))
 
     def continue_from(self, number: int) -> None:
         """Keeps the version with this number until the next two saves are valid."""
