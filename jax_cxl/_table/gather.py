@@ -13,12 +13,7 @@ from jax_cxl import _compat
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op, ReduceOp
-from jax_cxl._lowering.primitives import (
-    dtypes,
-    indices,
-    local_lowering,
-    lowering,
-)
+from jax_cxl._lowering.primitives import dtypes, indices, local_lowering, lowering
 from jax_cxl._table.columns import Column
 
 

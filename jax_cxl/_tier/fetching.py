@@ -19,9 +19,7 @@ _THREADS = 2
 
 # Specs, what GPUs copy of each (None if the host reads the array), and what the host reads.
 _Group = tuple[
-    Sequence[Spec],
-    Sequence[copying.Source | None],
-    concurrent.futures.Future[list[Any]],
+    Sequence[Spec], Sequence[copying.Source | None], concurrent.futures.Future[list[Any]]
 ]
 
 

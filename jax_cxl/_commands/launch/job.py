@@ -28,12 +28,7 @@ class Job(argparse.Namespace):
     command: list[str]
 
     def environment(
-        self,
-        base: Mapping[str, str],
-        *,
-        rank: int,
-        port: int,
-        restarts: int = 0,
+        self, base: Mapping[str, str], *, rank: int, port: int, restarts: int = 0
     ) -> dict[str, str]:
         """Returns the environment of one rank: that of the launcher, `base`, with changes."""
         environment = dict(base)
