@@ -143,13 +143,31 @@ def next_number(
     The versions `newest_valid` and `base` stay. Waits while processes read the versions in all
     other areas. Returns the first process's record of the erased version, and the number.
     """
-    end = 0.0
-    while (found := _next_number(section, last, newest_valid, base, version)) is None:
-        end = end or time.monotonic() + configuration.from_environment().timeout
+    claim = section.claim
+    assert claim is not None
+    areas = section.geometry.areas
+    spared = {number % areas for number in (newest_valid, base) if number}
+    if len(spared | {claim.retired}) >= areas:
+        spared = {base % areas}
+    first = max(last + 1, claim.first)
+    free = [n for n in range(first, first + areas) if n % areas not in {claim.retired, *spared}]
+    end = time.monotonic() + configuration.from_environment().timeout
+    while True:
+        for number in free:
+            if _is_read(section, number):
+                continue
+            old = section.record(number, 0)
+            section.begin(number, version)
+            for device in section.geometry.mirrors:
+                section.store_word(device, section.geometry.record(number, 0), 0)
+            # From now on no process begins to read the old version. But one may have begun after
+            # the first check, so check again.
+            if not _is_read(section, number):
+                return old, number
         if time.monotonic() > end:
             readers = [
                 who
-                for area in range(section.geometry.areas)
+                for area in range(areas)
                 for who in catalog.holders(section.devices, section.entry, area)
             ]
             raise errors.StoreError(
@@ -157,31 +175,6 @@ def next_number(
                 " views that are no longer needed, or make the name with a larger keep"
             )
         time.sleep(_POLL_SECONDS)
-    return found
-
-
-def _next_number(
-    section: Section, last: int, newest_valid: int, base: int, version: int
-) -> tuple[Record | None, int] | None:
-    claim = section.claim
-    assert claim is not None
-    areas = section.geometry.areas
-    spared = {number % areas for number in (newest_valid, base) if number}
-    if len(spared | {claim.retired}) >= areas:
-        spared = {base % areas}
-    for number in range(max(last + 1, claim.first), max(last + 1, claim.first) + areas):
-        area = number % areas
-        if area == claim.retired or area in spared or _is_read(section, number):
-            continue
-        old = section.record(number, 0)
-        section.begin(number, version)
-        for device in section.geometry.mirrors:
-            section.store_word(device, section.geometry.record(number, 0), 0)
-        # From now on no process begins to read the old version. But one may have begun after the
-        # first check, so check again.
-        if not _is_read(section, number):
-            return old, number
-    return None
 
 
 def _is_read(section: Section, number: int) -> bool:
