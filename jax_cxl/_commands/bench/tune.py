@@ -65,15 +65,11 @@ def _questions(ranks: int) -> list[_Question]:
             [{"inline_bytes": most} for most in inline],
             *("psum,all_gather", "2KiB,8KiB,16KiB"),
         ),
-        # This question has to be the last, because `questions[:-1]` leaves it out for two ranks.
-        # With two ranks, both algorithms of all-reduce read the only peer at once.
-        _Question(
-            "all-reduce algorithm",
-            [{"all_read_bytes": most} for most in all_read],
-            *("psum", "8KiB,32KiB,128KiB"),
-        ),
     ]
-    return questions if ranks > 2 else questions[:-1]
+    if ranks > 2:  # With two, both algorithms of all-reduce read the only peer at once.
+        candidates = [{"all_read_bytes": most} for most in all_read]
+        questions.append(_Question("all-reduce algorithm", candidates, "psum", "8KiB,32KiB,128KiB"))
+    return questions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
