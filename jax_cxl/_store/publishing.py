@@ -26,7 +26,6 @@ class Names:
     """The memory of a store, and the publishers of this job by name. Thread-safe."""
 
     def __init__(self, where: str, parity: int | None) -> None:
-        """Opens nothing yet."""
         self.where, self.parity = where, parity
         self._opening = threading.Lock()
         self._opened: Devices | None = None
@@ -149,7 +148,6 @@ class Names:
             agreement.on_all(writers, delete, "could not delete")
 
     def close(self) -> None:
-        """Closes the publishers."""
         publishers, self._publishers = self._publishers, {}
         for publisher in publishers.values():
             publisher.close()

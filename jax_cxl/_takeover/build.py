@@ -109,7 +109,6 @@ class Builder:
         return value
 
     def emit(self, opcode: str, shape: Shape, operands: list[Value]) -> Value:
-        """Appends an instruction."""
         return self._append(opcode, shape.encode(), operands, shape)
 
     def finish(self, results: list[Value]) -> None:

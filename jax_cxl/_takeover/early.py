@@ -35,7 +35,6 @@ class Early:
         self._grown: dict[int, int] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
-        """Notes a collective."""
         done = computation.done_of(start)
         assert done is not None
         given = [_size(computation.instruction(number)) for number in start.operands]

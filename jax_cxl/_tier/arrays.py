@@ -52,7 +52,6 @@ class Spec:
 
     @property
     def bytes_per_device(self) -> int:
-        """Bytes on each of its devices."""
         size = math.prod(self.sharding.shard_shape(self.shape))
         return size * jax.dtypes.itemsize_bits(self.dtype) // 8
 

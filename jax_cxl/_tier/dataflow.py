@@ -40,7 +40,6 @@ class Dataflow:
         }
 
     def __call__(self, *values: Any) -> list[Any]:
-        """Computes the outputs from the values of the inputs."""
         found = dict(zip(self.inputs, values, strict=True))
         for each in self.equations:
             split_function.evaluate(found, each)

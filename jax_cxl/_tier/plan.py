@@ -49,7 +49,6 @@ class Group:
 
     @property
     def num_leaves(self) -> int:
-        """How many leaves the group has in the store."""
         return len(self.params) + len(self.state)
 
 
@@ -199,7 +198,6 @@ class Plan:
         specs: Sequence[Spec | None],
         donated: tuple[int, ...] = (),
     ) -> Any:
-        """Compiles a function, once for each key."""
         if (key, donated) not in self._compilations:
             shardings = [spec and spec.wanted_sharding for spec in specs]
             self._compilations[key, donated] = jax.jit(

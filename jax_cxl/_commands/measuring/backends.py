@@ -45,7 +45,6 @@ class JaxBuffers:
         self.spoil()
 
     def release(self) -> None:
-        """Frees the input and the output."""
         self.x = self.y = None
 
     def spoil(self) -> None:

@@ -77,7 +77,6 @@ class Shape:
         return blocks * self.count * self.dtype.itemsize
 
     def input(self) -> np.ndarray:
-        """Returns this rank's input."""
         count = self.op.blocks_in(self.ranks) * self.count
         return values(self.rank, 0, count).astype(self.dtype)
 

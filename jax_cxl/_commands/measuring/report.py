@@ -30,7 +30,6 @@ def heading(ranks: int) -> str:
 
 
 def row(shape: Shape, result: dict[str, Any]) -> str:
-    """Returns the line of a result."""
     op = shape.op
     case = _CASE.format(
         *(shape.bytes, shape.count, shape.dtype.name, "sum" if op.sums else "none", op.name),

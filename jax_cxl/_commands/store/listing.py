@@ -28,7 +28,6 @@ def lines(devices: Devices) -> Iterator[str]:
 
 
 def sections(devices: Devices) -> list[Section]:
-    """Returns the section of each name."""
     return [Section(devices, entry) for entry in catalog.entries(devices)]
 
 

@@ -68,7 +68,6 @@ class Devices:
 
     @property
     def count(self) -> int:
-        """How many devices there are."""
         return self.core.num_devices
 
     @property
@@ -129,7 +128,6 @@ class Devices:
             out[:] = 0
 
     def load_word(self, device: int, offset: int) -> int:
-        """Returns a word of a device."""
         words: list[int] = []
         self.access(device, lambda: words.append(self.core.load_word(device, offset)))
         return words[0] if words else 0

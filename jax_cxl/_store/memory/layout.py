@@ -69,7 +69,6 @@ class Superblock:
     _FORMAT = struct.Struct("<8sIIIIIQ")
 
     def to_bytes(self) -> bytes:
-        """Returns the page."""
         fields = (self.parity, self.num_devices, self.device, BLOCK_BYTES)
         data = self._FORMAT.pack(MAGIC, _VERSION, *fields, self.device_bytes)
         return checksum.seal(data, PAGE_BYTES)
@@ -167,7 +166,6 @@ class Record:
 
     @property
     def table_blocks(self) -> int:
-        """How many blocks the checksums take."""
         return table_blocks(self.data_blocks)
 
     def to_bytes(self) -> bytes:
@@ -200,12 +198,10 @@ class Geometry:
 
     @property
     def areas(self) -> int:
-        """How many areas there are."""
         return self.keep + 1
 
     @property
     def rows(self) -> int:
-        """How many rows an area has."""
         area = (self.end - self.start - _AREAS) // self.areas
         return max(0, area - RECORDS_BYTES) // BLOCK_BYTES
 

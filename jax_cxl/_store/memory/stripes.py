@@ -33,7 +33,6 @@ class Stripes:
 
     @property
     def num_rows(self) -> int:
-        """How many rows the blocks take."""
         return -(-self.num_blocks // self.section.geometry.blocks_per_row)
 
     def parity_device(self, row: int) -> int:

@@ -36,7 +36,6 @@ class Copies:
     """Copies that have been started. The tensors are undefined until `finish` has returned."""
 
     def __init__(self, copied: checking.Copied):
-        """Begins with no copies."""
         self._copied = copied
         # Groups of copies: the event after each, and how many whole blocks there are up to it.
         self._groups: list[tuple[Any, int]] = []

@@ -62,7 +62,6 @@ class Copy:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pieces."""
         return sum(piece.end - piece.start for piece in self.pieces)
 
     def sources(self) -> list[jax.Array]:

@@ -41,7 +41,6 @@ class Structure:
 
     @pytrees.collector_paused()
     def __init__(self, directory: np.ndarray, records: Sequence[Record], blocks_per_row: int):
-        """Decodes a directory."""
         self.directory = directory
         try:
             found, self.writers, whole = leaves.decode(directory.tobytes())

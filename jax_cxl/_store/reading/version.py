@@ -108,7 +108,6 @@ class Source:
     previous: Previous = NOTHING
 
     def whole(self, leaf: leaves.Leaf) -> np.ndarray:
-        """Returns a whole array."""
         into = None if leaf.local else self._into(leaf)
         return self.part(leaf, tuple((0, n) for n in leaf.shape), True, into)
 
@@ -142,7 +141,6 @@ class Source:
 
 
 def check_fits(leaf: leaves.Leaf, like: Any) -> None:
-    """Checks shape and dtype of a leaf."""
     if like.shape != leaf.shape:
         raise MisfitError(
             f"{leaf.name} was saved with shape {leaf.shape}, and `like` has {like.shape}: change"
@@ -183,7 +181,6 @@ class Pending:
     """Copies to GPUs that have been started, of a version that is leased until they are checked."""
 
     def __init__(self, copies: into_gpus.Copies, lease: contextlib.ExitStack, reusable: Reusable):
-        """Notes the copies, what ends the lease, and what the result will hold."""
         self.copies, self._reusable = copies, reusable
         self._problem: BaseException | None = None
         self._lock = threading.Lock()

@@ -42,7 +42,6 @@ class Description:
         return len(self.directory([None for leaf in self.leaves if not leaf.dtype]))
 
     def directory(self, values: Sequence[Any]) -> bytes:
-        """Returns the directory of a version with these Python values."""
         return leaves.encode(self._structure, values)
 
     @functools.cached_property

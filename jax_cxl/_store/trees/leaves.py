@@ -34,7 +34,6 @@ class Shard:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of the part."""
         return tuple(end - start for start, end in self.index)
 
 
@@ -66,7 +65,6 @@ class Leaf(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return dtype_of(self.dtype).itemsize
 
 

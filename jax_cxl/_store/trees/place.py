@@ -59,7 +59,6 @@ class Placement:
     blocks_per_row: int
 
     def data_blocks(self, writer: int) -> int:
-        """Returns how many blocks the data of a writer take."""
         return layout.blocks(self.data_bytes[writer])
 
     def rows(self, writer: int, directory_bytes: int) -> int:
@@ -76,7 +75,6 @@ class Placement:
         return sum(self.rows(other, 0) for other in range(1, later))
 
     def total_rows(self, directory_bytes: int) -> int:
-        """Returns how many rows the snapshot takes."""
         return self.first_row(0) + self.rows(0, directory_bytes)
 
 

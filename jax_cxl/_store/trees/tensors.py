@@ -10,7 +10,6 @@ from jax_cxl._store.trees import leaves
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether x is a tensor of PyTorch."""
     torch = frameworks.torch()
     return torch is not None and isinstance(x, torch.Tensor)
 
@@ -21,7 +20,6 @@ def is_on_gpu(x: Any) -> bool:
 
 
 def dtype(x: Any) -> np.dtype:
-    """Returns the dtype of a tensor's elements."""
     torch = frameworks.torch()
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.layout is torch.strided
     found: np.dtype | None = None

@@ -52,7 +52,6 @@ class Publisher:
 
     @property
     def section(self) -> Section:
-        """The section of the name."""
         if self._section is None:
             assert self._problem is not None
             raise self._problem

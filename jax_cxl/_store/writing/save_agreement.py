@@ -34,7 +34,6 @@ class SaveAgreement:
     """What the processes have agreed on since they exchanged a token."""
 
     def __init__(self, section: Section, token: int, writers: tuple[int, ...], own: int):
-        """Starts with a token that all processes know."""
         self.token, self.writers, self.own = token, writers, own
         self.job = agreement.job()
         self._section = section

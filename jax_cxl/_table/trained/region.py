@@ -49,7 +49,6 @@ class Described:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return math.prod(self.row_shape) * self.dtype.itemsize
 
 
@@ -68,7 +67,6 @@ class Plan:
 
     @property
     def parts(self) -> int:
-        """How many parts the rows have."""
         return -(-self.rows // self.rows_of_part)
 
     @functools.cached_property
@@ -86,7 +84,6 @@ class Plan:
 
     @property
     def words(self) -> int:
-        """Where the words begin."""
         return self._offsets[0]
 
     def column(self, number: int) -> int:
@@ -130,7 +127,6 @@ class Plan:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Reads a description from the text that `to_text` returned."""
         try:
             rows, columns, step_rows = json.loads(text)
             described = tuple(
@@ -190,7 +186,6 @@ class Region:
     """The memory of an open table, from `start` on its device."""
 
     def __init__(self, section: Section, plan: Plan, start: int):
-        """Finds the memory."""
         if start + plan.bytes > section.geometry.end:
             raise errors.StoreError(
                 f"the description of {section.text} is damaged: delete the table, and make it again"
@@ -199,7 +194,6 @@ class Region:
         self._devices = section.devices
 
     def address(self, offset: int) -> int:
-        """Returns the address of an offset in this process."""
         address: int = self._devices.core.address(0, self.start + offset)
         return address
 

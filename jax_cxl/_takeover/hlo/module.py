@@ -56,7 +56,6 @@ class Instruction:
         return self.proto.get(self.PARAMETER_NUMBER)
 
     def set_operands(self, operands: list[int]) -> None:
-        """Gives the instruction other operands."""
         self.proto.set_integers(self.OPERANDS, operands)
         self.operands = operands
 
@@ -67,7 +66,6 @@ class Instruction:
 
     @property
     def is_tuple(self) -> bool:
-        """Whether its result is a tuple."""
         return Message(self.proto.blob(self.SHAPE)).get(shapes.ELEMENT_TYPE) == shapes.TUPLE
 
 
@@ -100,7 +98,6 @@ class Computation:
         return self.instruction(self._proto.get(_ROOT_ID))
 
     def instruction(self, number: int) -> Instruction:
-        """Returns the instruction with this id."""
         return self._instructions[number]
 
     def position(self, instruction: Instruction) -> int:
@@ -166,7 +163,6 @@ class Computation:
         return bool(self._new)
 
     def encode(self) -> bytes:
-        """Returns the serialized computation."""
         numbers = iter(self._instructions)
         out = Message()
         for field, kind, value in self._proto.items():
@@ -282,7 +278,6 @@ class Module:
         return any(text in self._blobs[number] for text in texts)
 
     def computation(self, number: int) -> Computation:
-        """Returns the computation with this id."""
         if number not in self._computations:
             self._computations[number] = Computation(Message(self._blobs[number]))
         return self._computations[number]
@@ -319,7 +314,6 @@ class Module:
         return f"{file}:{metadata.get(4)}" if file and not skip(file) else ""
 
     def encode(self) -> bytes:
-        """Returns the serialized module."""
         changed = {n: c.replacements() for n, c in self._computations.items() if c.changed}
         out = Message()
         # Computations keep their positions, because callees must come before their callers.

@@ -61,7 +61,6 @@ class Shape(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return math.prod(self.dimensions)
 
     def with_outermost(self, dimension: int) -> "Shape":

@@ -45,7 +45,6 @@ class Message:
         return b""
 
     def text(self, number: int) -> str:
-        """Returns a string field."""
         return self.blob(number).decode()
 
     def blobs(self, number: int) -> list[bytes]:
@@ -110,7 +109,6 @@ class Message:
         return self.add(number, packed) if packed else self
 
     def encode(self) -> bytes:
-        """Returns the serialized message."""
         out = []
         for number, kind, value in self._fields:
             out.append(_encode_varint(number << 3 | kind))

@@ -65,7 +65,6 @@ class Costs:
         self._in_fusion = functools.cache(self._products_of_fusion)
 
     def seconds(self, computation: Computation, instruction: Instruction) -> float:
-        """Returns how long an instruction takes."""
         opcode = instruction.opcode
         if opcode in _WITHOUT_KERNEL or opcode.endswith(("-start", "-done")):
             return 0.0
@@ -94,12 +93,10 @@ class Costs:
         return sum(map(self._in_fusion, instruction.proto.integers(Instruction.CALLED)))
 
     def _seconds_of_computation(self, number: int) -> float:
-        """Returns how long a called computation takes."""
         computation = self._module.computation(number)
         return sum(self.seconds(computation, each) for each in computation.instructions())
 
     def _products_of_fusion(self, number: int) -> float:
-        """Returns how long the products in a fused computation take."""
         texts = b"dot", b"fusion"
         if not self._module.contains_any(number, texts):
             return 0.0

@@ -62,7 +62,6 @@ class Run:
             self.execute(position)
 
     def execute(self, position: int) -> None:
-        """Executes an instruction."""
         node = self._nodes[position]
         self.ran.add(position)
         self.positions.append(position)
