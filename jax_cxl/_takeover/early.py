@@ -35,8 +35,7 @@ class Early:
         self._grown: dict[int, int] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
-        done = computation.done_of(start)
-        assert done is not None
+        done = computation.dones[start.id]
         given = [_size(computation.instruction(number)) for number in start.operands]
         made = [costs.size(shape) for shape in done.shapes]
         seconds = costs.collective(opcode, given, made, ranks)

@@ -60,7 +60,7 @@ def _outermost(module: Module, computation: Computation, instruction: Instructio
     opcode = instruction.opcode.removesuffix("-start")
     outer, alone = instruction, True
     inside: list[int] = []
-    while (wrapper := module.wrapper(computation)) is not None:
+    while (wrapper := module.wrappers.get(computation.id)) is not None:
         alone = alone and _is_alone(computation, outer)
         inside.insert(0, computation.id)
         computation, outer = wrapper

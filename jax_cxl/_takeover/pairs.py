@@ -25,7 +25,7 @@ class PairBuilder(Builder):
 
     def __init__(self, computation: Computation, start: Instruction) -> None:
         super().__init__(computation, start)
-        done = computation.done_of(start)
+        done = computation.dones.get(start.id)
         if done is None:
             raise NotTakenError(
                 "XLA starts it asynchronously, and no instruction waits for it alone"

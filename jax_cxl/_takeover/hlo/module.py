@@ -115,12 +115,9 @@ class Computation:
             elif any(text in blob for text in texts):
                 yield self._instructions[number]
 
-    def done_of(self, start: Instruction) -> Instruction | None:
-        """Returns the instruction that waits only for this start, None if there is none."""
-        return self._dones.get(start.id)
-
     @functools.cached_property
-    def _dones(self) -> dict[int, Instruction]:
+    def dones(self) -> dict[int, Instruction]:
+        """The instructions that wait for a single start, by the ids of the starts."""
         return {
             instruction.operands[0]: instruction
             for instruction in self.with_any((b"-done",))
@@ -255,15 +252,9 @@ class Module:
                 for instruction in computation.with_any(texts):
                     yield computation, instruction
 
-    def wrapper(self, computation: Computation) -> "tuple[Computation, Instruction] | None":
-        """Returns the fusion or `async-start` that wraps a computation, if there is one.
-
-        Also returns the computation that contains the instruction.
-        """
-        return self._wrappers.get(computation.id)
-
     @functools.cached_property
-    def _wrappers(self) -> "dict[int, tuple[Computation, Instruction]]":
+    def wrappers(self) -> "dict[int, tuple[Computation, Instruction]]":
+        """The fusions and `async-start`s, with their computations, by the ids of what they wrap."""
         opcodes = "fusion", "async-start"
         texts = tuple(Message().add(Instruction.OPCODE, o).encode() for o in opcodes)
         return {

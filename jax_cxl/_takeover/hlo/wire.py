@@ -30,12 +30,12 @@ class Message:
     def __init__(self, data: bytes = b"") -> None:
         self._fields = _fields(data)
 
-    def get(self, number: int, default: int = 0) -> int:
-        """Returns the last value of an integer field, as a signed 64-bit integer."""
+    def get(self, number: int) -> int:
+        """Returns the last value of an integer field, signed; 0 if there is none."""
         for field, _, value in reversed(self._fields):
             if field == number and isinstance(value, int):
                 return value - (1 << 64) if value >> 63 else value
-        return default
+        return 0
 
     def blob(self, number: int) -> bytes:
         """Returns the last value of a string, bytes or message field; empty if there is none."""
@@ -82,9 +82,9 @@ class Message:
         """Appends a field, given in the form in which `items` yields fields."""
         self._fields.append((number, kind, value))
 
-    def clear(self, *numbers: int) -> "Message":
-        """Removes fields. Returns the message."""
-        self._fields = [f for f in self._fields if f[0] not in numbers]
+    def clear(self, number: int) -> "Message":
+        """Removes all values of a field. Returns the message."""
+        self._fields = [f for f in self._fields if f[0] != number]
         return self
 
     def set(self, number: int, value: "int | str | bytes | Message") -> "Message":
