@@ -103,12 +103,9 @@ def world(wanted: Setting) -> World:
         levels = False
     running = lifecycle.current()
     if running is None and (local or jax.process_count() > 1):
-        if local:
-            lifecycle.ensure_started()
-        else:
+        if not local:
             begin()
-            _outcome.result()
-        running = lifecycle.current()
+        running = ensure_started()
     here = devices()
     if running is None:
         return here

@@ -254,7 +254,6 @@ class Reader:
 
     def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
         """Returns a part of a local array (`Leaf.local`), as the saving process `writer` had it."""
-        # The `...` makes the result an array even if it has no dimensions.
         return self.read(leaf, ((writer, writer + 1), *index))[0, ...]
 
     def read_same(

@@ -299,19 +299,17 @@ class Publisher:
         self._saving.result()
         records = together.wait(self.last, timeout)
         if columns := differing(records):
+            assert self._selection is not None
+            found = place.copied_leaves(self._selection[0].leaves, columns)
+            which = found[0] if len(found) == 1 else f"one of {', '.join(found[:8])}"
             raise errors.MismatchError(
                 f"{self.section.text_of(records[0].version)} is not valid, because devices that"
-                f" share a replicated array hold different values: {self._names(columns)}. Make the"
+                f" share a replicated array hold different values: {which}. Make the"
                 " values equal, or let each process save its own value in an array on its own"
                 " devices"
             )
         self._saving = None
         self._newest = self.last
-
-    def _names(self, columns: list[int]) -> str:
-        assert self._selection is not None
-        found = place.copied_leaves(self._selection[0].leaves, columns)
-        return found[0] if len(found) == 1 else f"one of {', '.join(found[:8])}"
 
     def _give_up(self, together: SaveAgreement, error: BaseException) -> None:
         """Tells the others why this process cannot save. All agree again before the next save."""
