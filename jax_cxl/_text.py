@@ -40,3 +40,9 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     plural = {"process": "processes", "rank": "ranks"}[noun]
     few = ", ".join(map(str, numbers[:16])) + (", ..." if len(numbers) > 16 else "")
     return f"{noun if len(numbers) == 1 else plural} {few}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

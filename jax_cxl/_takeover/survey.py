@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import jax
 
+from jax_cxl import _text
 from jax_cxl._job import lowered_programs, setting
 from jax_cxl._lowering import contract
 from jax_cxl._takeover import find, match
@@ -65,12 +66,8 @@ class Program:
             (of.name, _few(of.result), str(of.ranks), of.line or "-", of.through, of.why)
             for of in self.collectives
         ]
-        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in (_COLUMNS, *rows)
-        ]
-        return "\n  ".join([head, *lines] if rows else [head])
+        lines = _text.table([_COLUMNS, *rows]) if rows else []
+        return "\n  ".join([head, *lines])
 
 
 # Functions that get each program that this process compiles. Any thread may change the list.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jax_cxl import errors
+from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
 from jax_cxl._commands.status import analysis, pools
 from jax_cxl._job import lateness, process_identity, stacks
@@ -112,10 +112,7 @@ def _print(name: str, job: analysis.Job) -> None:
         for rank in job.ranks
     ]
     print(name)
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    for row in (_COLUMNS, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    print("\n".join(_text.table([_COLUMNS, *rows])))
     for rank in job.ranks:
         if rank.record["gave_up"]:
             print(f"{rank.name} gave up: {rank.record['gave_up']['reason']}")
