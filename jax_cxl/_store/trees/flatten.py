@@ -108,9 +108,8 @@ class Flattener:
             tree = structure.unflatten(found)
         forms = _forms(found)
         known = self._last
-        if known is None or (known.structure, known.writers, self._forms) != (
-            *(structure, writers, forms),
-        ):
+        form = structure, writers, forms
+        if known is None or (known.structure, known.writers, self._forms) != form:
             known = self._last = self._describe(tree, found, structure, writers)
         # Keep the newest forms. In each run, a program gives its results the very same aval and
         # sharding objects. So the next comparison is quick: it mostly compares pointers.

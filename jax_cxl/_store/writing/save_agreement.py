@@ -93,9 +93,8 @@ class SaveAgreement:
                 record = section.record(number, writer)
                 if record is None or (record.number, record.token) != (number, self.token):
                     processes.append(process)
-            if (lost := agreement.lost_rank(processes)) is not None and not section.complete(
-                number
-            ):
+            lost = agreement.lost_rank(processes)
+            if lost is not None and not section.complete(number):
                 error = errors.PeerLostError(f"rank {lost} was lost before it had {what}")
                 error.rank = lost
                 raise error
