@@ -177,6 +177,29 @@ class RepairTest(parameterized.TestCase):
             place.lose(1)
             self._assert_has(place.open(parity=1), 2, 3)
 
+    @parameterized.product(paths=(2, 3), device=(0, 1))
+    def test_a_path_from_before_a_deletion_does_not_bring_back_the_old_versions(
+        self, paths, device
+    ):
+        old, new = {"x": np.full(9, 1)}, {"x": np.full(9, 2)}
+        with places.place(self.trees[0], paths=paths, parity=1) as place:
+            with jax_cxl.Store(place.where, parity=1) as store:
+                for _ in range(3):
+                    store.publish("name", old)
+                store.flush("name")
+                before = place.paths[device].read_bytes()
+                store.delete("name")
+                # A save of the same number is in the same area.
+                for _ in range(2):
+                    store.publish("name", new)
+            place.paths[device].write_bytes(before)
+            del store
+            for _ in range(2):
+                version, tree = jax_cxl.Store(place.where).read("name")
+                self.assertEqual(version, 1)
+                np.testing.assert_array_equal(tree["x"], new["x"])
+                self.assertEqual(places.repair(place).damaged, ())
+
     def test_without_parity(self):
         refused = self.assertRaisesRegex(jax_cxl.StoreError, "no parity")
         with places.place(self.trees[0]) as place, refused:

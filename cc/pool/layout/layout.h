@@ -38,7 +38,7 @@ inline constexpr uint32_t kLayoutVersion = 7;
 // pages that begin with the fields below (jax_cxl/_store/memory/layout.py).
 inline constexpr uint64_t kSuperblockOffsets[] = {0, 2 * kPageBytes};
 inline constexpr char kStoreMagic[8] = {'J', 'A', 'X', '_', 'C', 'X', 'L', 's'};
-inline constexpr uint32_t kStoreVersion = 7;
+inline constexpr uint32_t kStoreVersion = 8;
 struct [[gnu::packed]] SuperblockFields {
   char magic[8] = {};
   uint32_t version = 0;

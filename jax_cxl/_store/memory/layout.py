@@ -50,7 +50,7 @@ _NOTES = 2 * PAGE_BYTES  # where notes begin in a section
 _AREAS = _NOTES + MAX_PROCESSES * NOTE_BYTES  # where areas begin
 
 MAGIC = b"JAX_CXLs"
-_VERSION = 7
+_VERSION = 8
 
 
 class DamagedError(ValueError):
@@ -145,6 +145,8 @@ class Record:
       directory_bytes: size of the directory, which is in the blocks after the table; 0 unless
         `writer` is 0.
       tree: checksum of the structure of the directory, the same in the records of all processes.
+      section: identity of the section, because a path that was missing for a time may have records
+        of a name that was deleted meanwhile, with the same numbers.
       replicas: sums of the checksums of replicated arrays (`place.Copy`).
     """
 
@@ -160,9 +162,10 @@ class Record:
     directory_bytes: int
     directory_checksum: int
     tree: int
+    section: int
     replicas: tuple[int, ...]
 
-    _FORMAT = struct.Struct(f"<QQqdIIQQQQQQ{REPLICA_SUMS}Q")
+    _FORMAT = struct.Struct(f"<QQqdIIQQQQQQQ{REPLICA_SUMS}Q")
 
     @property
     def table_blocks(self) -> int:

@@ -234,7 +234,8 @@ class Section:
         """Returns the record of a writer in the area of a save on one device, or None."""
         offset = self.geometry.record(number, writer)
         data = self.devices.read_entry(device, offset, layout.RECORD_BYTES)
-        return Record.from_bytes(data) if data else None
+        record = Record.from_bytes(data) if data else None
+        return record if record and record.section == self.entry.identity else None
 
     def version(self, number: int) -> Records | None:
         """Returns the records of a save if it is valid, else None."""

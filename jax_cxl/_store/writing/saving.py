@@ -124,6 +124,7 @@ class Save:
                 directory_bytes=len(directory),
                 directory_checksum=checksum.of(directory),
                 tree=description.digest,
+                section=self.section.entry.identity,
                 replicas=tuple(sums),
             )
         )
