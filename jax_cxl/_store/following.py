@@ -186,7 +186,10 @@ def read_version(
             if error is None:
                 return number, result
             if _kind(error) != _DAMAGED:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # As in `_on_all`.
             there = [is_there(section, records) for section, records in chosen]
             if not _gather(writers, [any(there)])[0][0]:
                 continue  # The first process stood still for so long that its lease has ended.
@@ -194,9 +197,14 @@ def read_version(
             for section, records in chosen:
                 tried.add(records[0])
                 if not only:
-                    _text.warn("%s is not used: %s", section.text_of(records[0].version), error)
+                    _text.warn(
+                        "%s is not used: %s", section.text_of(records[0].version), str(error)
+                    )
     if problem is not None:
-        raise problem
+        try:
+            raise problem
+        finally:
+            problem = error = None  # As in `_on_all`.
     return None
 
 
@@ -349,14 +357,20 @@ def _try(
             if text.startswith(errors.StoreTimeoutError.__name__):
                 make = errors.StoreTimeoutError
             problem = make(f"process {writers[told.index(worst)]} could not read{what}: {text}")
-    return result, problem
+    try:
+        return result, problem
+    finally:
+        del problem  # As in `_on_all`.
 
 
 def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
     """Returns the result of `step()`. If it fails on one process, all processes raise an error."""
     result, problem = _try(writers, step)
     if problem is not None:
-        raise problem
+        try:
+            raise problem
+        finally:
+            del problem  # An error whose frames refer to it would keep the memory mapped.
     return result
 
 

@@ -1,6 +1,9 @@
 """A store in one process: each published version is read, in every way."""
 
+import contextlib
 import dataclasses
+import gc
+import pathlib
 import subprocess
 import sys
 import threading
@@ -39,6 +42,34 @@ class ReadTest(harness.StoreTest):
             self.assertEqual([of.name for of in listed], ["critic/α", "policy"])
             self.assertEqual(listed[1].versions[:2], (10, 9))
             self.assertEqual(store.publish("policy", harness.tree(0)), 11, "the next number")
+
+    def test_a_failed_read_does_not_keep_the_memory(self):
+        with self.open() as store:
+            self.publish(store, "a", 3)
+        del store
+        calls = (
+            {"name": "b"},
+            {"name": "a", "version": 9},
+            {"name": "a", "newer_than": 3, "timeout": 0},
+            {"name": "a", "like": {"other": np.zeros(3)}},
+            {"name": "a"},
+        )
+        gc.collect()
+        gc.disable()  # An error whose frames refer to it would live until a collection.
+        self.addCleanup(gc.enable)
+        for arguments in calls:
+            if arguments == calls[-1]:
+                found, ((records, *_), *_) = Section.find_versions(
+                    self.open()._names.devices(), "a"
+                )
+                found.devices.write(0, found.geometry.row(records.number, 0), b"damaged")
+                del found
+            # Not assertRaises: it clears the frames.
+            with contextlib.suppress(jax_cxl.CxlError):
+                self.open().read(**arguments)
+                self.fail(f"{arguments} has no error")
+            mapped = str(self.path) in pathlib.Path("/proc/self/maps").read_text()
+            self.assertFalse(mapped, arguments)
 
     def test_a_version_prints_its_number_and_tree(self):
         with self.open() as store:
