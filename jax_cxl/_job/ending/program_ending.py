@@ -29,7 +29,9 @@ def reason() -> str:
     # Python 3.11 sets sys.last_value; Python 3.12 and newer set sys.last_exc too.
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is not None:
-        return f"{type(error).__name__}: {error}".removesuffix(": ")
+        text, traceback, rest = f"{type(error).__name__}: {error}".partition("Traceback (most ")
+        # The pool has room for few lines, and a traceback ends with its error.
+        return text + rest.splitlines()[-1] if traceback else text.removesuffix(": ")
     code = _core.uncaught_exit()
     if code is None:
         return ""

@@ -40,6 +40,12 @@ class ReasonTest(parameterized.TestCase):
         ("keep(3)", 3, "status 3"),
         ("from absl import app; app.run(lambda _: 3)", 3, "status 3"),
         ("raise ValueError('on purpose')", 1, "ValueError: on purpose"),
+        # JAX's error for a host callback that raises.
+        (
+            r"raise ValueError('JAX: Traceback (most recent call last):\n  at\nKeyError: 3\n')",
+            1,
+            "ValueError: JAX: KeyError: 3",
+        ),
         ("catch(3)", 0, ""),
         ("catch(3); sys.exit(4)", 4, "status 4"),
         ("t = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join()", 0, ""),
