@@ -113,6 +113,19 @@ class PoolOfTheEnvironmentTest(parameterized.TestCase):
         self.assertEqual((small.level, fits.level), ("problem", "ok"))
         self.assertIn("less than offset and size together, 2 MiB", small.text)
 
+    def test_files_in_one_folder_share_its_space(self):
+        with tempfile.TemporaryDirectory() as folder:
+            space = os.statvfs(folder)
+            mib = space.f_bavail * space.f_frsize * 2 // 3 >> 20
+            for uri, level, takes in (
+                (f"file:{folder}/a?size={mib}MiB", "ok", mib),
+                (f"file:{folder}/a,{folder}/b?size={mib}MiB", "problem", 2 * mib),
+            ):
+                with mock.patch.dict(os.environ, {"JAX_CXL_POOL": uri}):
+                    for finding in doctor.check_pool(2):
+                        self.assertEqual(finding.level, level)
+                        self.assertIn(f"takes {takes} MiB", finding.text)
+
 
 class InitializeTest(parameterized.TestCase):
     def setUp(self):

@@ -153,7 +153,9 @@ def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
         if not os.access(folder, os.W_OK):
             return problem(f"{name}: you cannot write to {folder}: ask for write access")
         new = spec.bytes or pool_uri.automatic_bytes(ranks, spec.devices_per_path)
-        return _space(folder, spec.offset + new, name)
+        together = [other for other in spec.paths if os.path.dirname(other) == folder]
+        missing = len(together) - sum(map(os.path.exists, together))
+        return _space(folder, missing * (spec.offset + new), name)
     if not os.access(path, os.R_OK | os.W_OK):
         return problem(f"{name}: you cannot read and write {path}: ask for access")
     devices = {f"/dev/{device.name}": device.size for device in hardware.dax_devices()}
