@@ -151,7 +151,7 @@ def next_number(
         spared = {base % areas}
     first = max(last + 1, claim.first)
     free = [n for n in range(first, first + areas) if n % areas not in {claim.retired, *spared}]
-    end = time.monotonic() + configuration.from_environment().timeout
+    end = None
     while True:
         for number in free:
             if _is_read(section, number):
@@ -164,6 +164,7 @@ def next_number(
             # the first check, so check again.
             if not _is_read(section, number):
                 return old, number
+        end = end or time.monotonic() + configuration.from_environment().timeout
         if time.monotonic() > end:
             readers = [
                 who

@@ -121,7 +121,7 @@ class Publisher:
         if self._closed:
             raise errors.StoreError(f"{self.section.text} was closed: open it again to save to it")
         together = self._agreement
-        if together is None or together.job != agreement.job():
+        if together is None or together.is_over():
             together = self.agree("save")
         try:
             self._wait(together, None)

@@ -35,11 +35,15 @@ class SaveAgreement:
 
     def __init__(self, section: Section, token: int, writers: tuple[int, ...], own: int):
         self.token, self.writers, self.own = token, writers, own
-        self.job = agreement.job()
+        self._job = agreement.job()
         self._section = section
         # From the last time that the descriptions of the processes differed: the checksums of these
         # descriptions, and the description that was agreed on.
         self._merged: tuple[tuple[int, ...], Description] | None = None
+
+    def is_over(self) -> bool:
+        """Whether the job has lost processes since, and continues without them."""
+        return len(self.writers) > 1 and self._job != agreement.job()
 
     def agree(self, flat: flatten.Flat, number: int) -> Description:
         """Waits until all processes can save their trees; returns the common description."""
@@ -61,6 +65,8 @@ class SaveAgreement:
     def number(self, begin: Callable[[], tuple[Any, int]]) -> tuple[Any, int]:
         """Returns what `begin` has returned on the first process; others get the number alone."""
         old, number = begin() if self.own == 0 else (None, 0)
+        if len(self.writers) == 1:
+            return old, number
         # `begin` may wait for readers, for as long as an exchange waits for a process.
         seconds = 2 * configuration.from_environment().timeout
         told = self._exchange(struct.pack("<Q", number), timeout=seconds)
@@ -68,7 +74,7 @@ class SaveAgreement:
 
     def fail(self, error: BaseException) -> None:
         """Tells the other processes that this process cannot save. Waits for none of them."""
-        if len(self.writers) == 1 or self.job != agreement.job():
+        if len(self.writers) == 1 or self.is_over():
             return
         text = f"{type(error).__name__}: {error}"
         # If the memory is the reason, the note may fail too.
