@@ -89,7 +89,7 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
       address: "HOST:PORT" of the host that listens; ":PORT" on that host itself.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(
             f"--with must be HOST:PORT, or :PORT on the host that listens, not {address!r}"
         )
@@ -109,8 +109,13 @@ def _connect(host: str, port: int) -> socket.socket:
     if not host:
         with _server(port) as server:
             server.settimeout(_ANSWER_SECONDS)
-            connection, _ = server.accept()
-        return connection
+            try:
+                return server.accept()[0]
+            except TimeoutError as error:
+                raise TimeoutError(
+                    f"nothing connected to port {port} within {_ANSWER_SECONDS:g} s: run the same"
+                    f" check on the other host, with --with HOST:{port} of this host"
+                ) from error
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
@@ -123,13 +128,15 @@ def _connect(host: str, port: int) -> socket.socket:
             # Close the connection at once, so that the port is free for the server.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
+        except ConnectionRefusedError:
+            pass
+        except OSError as error:
+            raise OSError(f"cannot reach {host}:{port}: {error}") from error
+        if time.monotonic() > deadline:
             raise ConnectionRefusedError(
                 f"nothing listens on {host}:{port}: run the same check there, with --with :{port}"
             )
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+        time.sleep(0.2)
 
 
 def _server(port: int) -> socket.socket:

@@ -41,12 +41,28 @@ class DeviceTest(parameterized.TestCase):
         self.assertRegex(output, r"ok +memory: load [1-9]\d* ns, store and write-back [1-9]\d* ns")
         self.assertRegex(output, r"GB/s: loads \d+\.\d+, stores with write-backs \d+\.\d+")
 
-    @parameterized.parameters(("", ":1"), ("--with", "nowhere"))
-    @pytest.mark.sample(2)
-    def test_wrong_arguments(self, *arguments):
-        with _doctor("--with", *filter(None, arguments)) as doctored:
+    def test_with_another_host_needs_a_device(self):
+        with _doctor("--with", ":1") as doctored:
             output, _ = doctored.communicate(timeout=60)
         self.assertEqual(doctored.returncode, 2, output)
+
+    @parameterized.parameters("nowhere", "nowhere:", ":0", "nowhere:65536")
+    @pytest.mark.sample(2)
+    def test_wrong_addresses(self, address):
+        with self.assertRaisesRegex(ValueError, "must be HOST:PORT"):
+            list(hosts_check.check_between_hosts(self.uri, address))
+
+    def test_a_host_that_cannot_be_reached_is_named(self):
+        port = two_kernels.free_port()
+        with mock.patch.object(hosts_check, "_ANSWER_SECONDS", 0.1):
+            for address, message in (
+                (f"nowhere.invalid:{port}", f"cannot reach nowhere.invalid:{port}: "),
+                (f"localhost:{port}", f"nothing listens on localhost:{port}: run the same"),
+                (f":{port}", f"nothing connected to port {port} within 0.1 s: run the same"),
+            ):
+                (finding,) = hosts_check.check_between_hosts(self.uri, address)
+                self.assertEqual(finding.level, "problem")
+                self.assertIn(message, finding.text)
 
     def test_both_hosts_say_the_same(self):
         port = two_kernels.free_port()
