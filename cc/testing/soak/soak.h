@@ -48,25 +48,31 @@ class RandomWorld {
     std::vector<int32_t> everyone(ranks_);
     std::iota(everyone.begin(), everyone.end(), 0);
     groups_.push_back(everyone);
-    for (int i = 0; i < (scarce_ ? 20 : 3); ++i) {
+    // A world of two ranks has only four groups.
+    for (int i = 0; i < (scarce_ ? 60 : 3); ++i) {
       std::shuffle(everyone.begin(), everyone.end(), random);
-      const auto size = Pick(random, 1, ranks_);
-      groups_.emplace_back(everyone.begin(), everyone.begin() + size);
+      const auto end = everyone.begin() + Pick(random, 1, ranks_);
+      const std::vector<int32_t> group(everyone.begin(), end);
+      if (std::ranges::find(groups_, group) == groups_.end())
+        groups_.push_back(group);
     }
   }
 
-  // Starts `count` calls, each without waiting for earlier ones, and
+  // Starts up to `count` calls, each without waiting for earlier ones, and
   // waits for all of them. `calls` receives the calls.
   Status Run(Random& random, int count, std::vector<SoakCall>* calls) {
     const uint64_t large = 3 * options_.slot_bytes * options_.num_slots;
     calls->clear();
     int submissions = 0;
-    std::vector<size_t> used(groups_.size());
-    std::iota(used.begin(), used.end(), 0);
+    std::shuffle(groups_.begin(), groups_.end(), random);
+    if (scarce_) {
+      const size_t phases = groups_.size() / kScarceGroups;
+      count = std::min(count, static_cast<int>(phases * kPhase));
+    }
     for (int k = 0; k < count; ++k) {
-      if (k % kPhase == 0) std::shuffle(used.begin(), used.end(), random);
+      const size_t first = scarce_ ? k / kPhase * kScarceGroups : 0;
       const size_t most = scarce_ ? kScarceGroups : groups_.size();
-      const auto& group = groups_[used[Pick(random, 0, most - 1)]];
+      const auto& group = groups_[first + Pick(random, 0, most - 1)];
       calls->emplace_back(random, group, ++identity_,
                           std::min<uint64_t>(large, 50'000));
       submissions += static_cast<int>(group.size());
@@ -138,7 +144,9 @@ class RandomWorld {
   }
 
   // The number of calls in a phase. If memory is scarce, the calls of a phase
-  // are in only `kScarceGroups` groups.
+  // are in only `kScarceGroups` groups, and no other phase uses these groups: a
+  // group with calls of a later phase would keep its memory, and ranks that
+  // have kept different groups might wait for each other forever.
   static constexpr size_t kPhase = 20;
   static constexpr size_t kScarceGroups = 3;
 
