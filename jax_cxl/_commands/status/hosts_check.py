@@ -114,7 +114,7 @@ def _connect(host: str, port: int) -> socket.socket:
             except TimeoutError as error:
                 raise TimeoutError(
                     f"nothing connected to port {port} within {_ANSWER_SECONDS:g} s: run the same"
-                    f" check on the other host, with --with HOST:{port} of this host"
+                    f" check on the other host, with --with THIS_HOST:{port}"
                 ) from error
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
