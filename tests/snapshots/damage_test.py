@@ -159,7 +159,7 @@ class StartTest(absltest.TestCase):
 
             def prepare_the_rest():
                 for device in (1, 2):
-                    time.sleep(opening.SETTLE_SECONDS / 2)
+                    time.sleep(2 * opening.SETTLE_SECONDS)
                     with open(place.paths[device], "r+b") as file:
                         file.write(prepared[device])
 

@@ -23,6 +23,7 @@ _SHM = "/dev/shm/jax_cxl_store."
 _POLL_SECONDS = 0.01
 _EMPTY = "it is empty"
 SETTLE_SECONDS = 0.1
+_CREATION_SECONDS = 3
 
 
 class AbsentError(errors.StoreError):
@@ -170,9 +171,12 @@ def _read_superblocks(
     """Reads superblocks by device; also returns errors of other data, and why devices are blank.
 
     Other processes of the job may write the superblocks of new memory at the same time. So if only
-    some devices have a superblock, this reads again until nothing changes.
+    some devices have a superblock, this reads again until nothing changes. It waits longer for
+    empty devices without which there is no store: on a busy host, a process may pause between two
+    of its writes.
     """
     before = None
+    deadline = time.monotonic() + _CREATION_SECONDS
     while True:
         found, problems, blank = {}, {}, {}
         pages = [_pages(core, device) for device in range(core.num_devices)]
@@ -187,7 +191,10 @@ def _read_superblocks(
             except ValueError as error:
                 problems[device] = f"{core.path(device)}: {error}"
         is_new = not any(map(any, itertools.chain(*pages)))
-        if len(found) == len(pages) or is_new or pages == before:
+        empty = sum(problem.endswith(_EMPTY) for problem in blank.values())
+        missing = not problems and empty > max((each.parity for each in found.values()), default=0)
+        settled = pages == before and (not missing or time.monotonic() > deadline)
+        if len(found) == len(pages) or is_new or settled:
             return found, problems, blank
         time.sleep(SETTLE_SECONDS)
         before = pages
