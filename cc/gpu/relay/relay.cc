@@ -44,8 +44,11 @@ Relay::~Relay() {
 }
 
 void Relay::Add(ChannelRelay* channel) {
-  std::lock_guard lock(mutex_);
-  channels_.push_back(channel);
+  {
+    std::lock_guard lock(mutex_);
+    channels_.push_back(channel);
+  }
+  wake_.notify_one();
 }
 
 void Relay::Wake() {

@@ -31,6 +31,7 @@ class Relay {
   Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes);
   ~Relay();
 
+  // Wakes the threads: a channel that follows a journal has calls from now on.
   void Add(ChannelRelay* channel);
 
   // Call it after a call has been enqueued on a channel.

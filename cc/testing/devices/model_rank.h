@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -109,6 +110,9 @@ class ModelRank {
     }
     relay_ = std::make_unique<Relay>(pool_.coherence(), setting_.threads,
                                      Tuning().flush_piece_bytes);
+    // By then, the threads of half of the relays sleep.
+    if (rank_ % 2 == 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     relay_->Add(channel_.get());
   }
 

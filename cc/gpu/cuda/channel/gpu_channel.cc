@@ -89,7 +89,6 @@ Status GpuChannel::FinishConnecting(DeviceJournal* device_journal) {
       if (Read(status().abort) != 0) channel_relay_->Stop();
     }
     relay_->Add(channel_relay_.get());
-    relay_->Wake();
   }
   CXL_RETURN_IF_ERROR(CopyToDevice(buffers_.members.get(),
                                    connection_.members().data(),
