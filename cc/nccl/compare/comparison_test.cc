@@ -152,10 +152,8 @@ class ComparisonTest : public testing::Test {
       float* output = in_place ? in_[rank].data() : out_[rank].data();
       if (in_place && verb == Verb::kReduceScatter) output += rank * kCount;
       if (in_place && verb == Verb::kAllGather) input += rank * kCount;
-      const Status added =
-          group_.Add(communicator.get(), {verb, input, output, kCount, type, op,
-                                          /*root=*/1, nullptr});
-      EXPECT_TRUE(added.ok()) << added.message();
+      Add(*communicator,
+          {verb, input, output, kCount, type, op, /*root=*/1, nullptr});
     }
     return group_.End();
   }
@@ -172,9 +170,10 @@ class ComparisonTest : public testing::Test {
     group_.Start();
     AddInts();
     for (int rank = 0; rank < kSize; ++rank) {
-      Add(rank, {Verb::kSend, "abc", nullptr, 3, 0, 0, Before(rank), nullptr});
-      Add(rank, {Verb::kRecv, nullptr, bytes_[rank].data(), 3, 0, 0,
-                 After(rank), nullptr});
+      Add(*ranks_[rank],
+          {Verb::kSend, "abc", nullptr, 3, 0, 0, Before(rank), nullptr});
+      Add(*ranks_[rank], {Verb::kRecv, nullptr, bytes_[rank].data(), 3, 0, 0,
+                          After(rank), nullptr});
     }
     return group_.End();
   }
@@ -182,14 +181,14 @@ class ComparisonTest : public testing::Test {
     static constexpr int kInts[kSize] = {1, 2, 3};
     ints_.assign(kSize, 0);
     for (int rank = 0; rank < kSize; ++rank) {
-      Add(rank, {Verb::kSend, &kInts[rank], nullptr, 1, kNcclInt32, 0,
-                 After(rank), nullptr});
-      Add(rank, {Verb::kRecv, nullptr, &ints_[rank], 1, kNcclInt32, 0,
-                 Before(rank), nullptr});
+      Add(*ranks_[rank], {Verb::kSend, &kInts[rank], nullptr, 1, kNcclInt32, 0,
+                          After(rank), nullptr});
+      Add(*ranks_[rank], {Verb::kRecv, nullptr, &ints_[rank], 1, kNcclInt32, 0,
+                          Before(rank), nullptr});
     }
   }
-  void Add(int rank, const Operation& operation) {
-    const Status added = group_.Add(ranks_[rank].get(), operation);
+  void Add(Communicator& communicator, const Operation& operation) {
+    const Status added = group_.Add(&communicator, operation);
     EXPECT_TRUE(added.ok()) << added.message();
   }
   static int After(int rank) { return (rank + 1) % kSize; }
@@ -256,8 +255,8 @@ TEST_F(ComparisonTest, PremultipliedSums) {
     const Result<int> number = ranks_[rank]->reductions().Add(
         &factor, kNcclFloat32, kScalarHostImmediate);
     ASSERT_TRUE(number.ok()) << number.status().message();
-    Add(rank, {Verb::kAllReduce, &values[rank], &values[rank], 1, kNcclFloat32,
-               *number, 0, nullptr});
+    Add(*ranks_[rank], {Verb::kAllReduce, &values[rank], &values[rank], 1,
+                        kNcclFloat32, *number, 0, nullptr});
   }
   ASSERT_TRUE(group_.End().ok());
   ExpectEqual({1, 1, 1});

@@ -48,7 +48,8 @@ class RandomWorld {
     std::vector<int32_t> everyone(ranks_);
     std::iota(everyone.begin(), everyone.end(), 0);
     groups_.push_back(everyone);
-    // A world of two ranks has only four groups.
+    // All groups differ. If memory is scarce, a batch uses up to 30 of them,
+    // but a world of two ranks has only four.
     for (int i = 0; i < (scarce_ ? 60 : 3); ++i) {
       std::shuffle(everyone.begin(), everyone.end(), random);
       const auto end = everyone.begin() + Pick(random, 1, ranks_);
